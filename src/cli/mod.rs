@@ -1,0 +1,1 @@
+//! Layer 7: flags to plan to calls of the layers.

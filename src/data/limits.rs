@@ -1,0 +1,73 @@
+//! Every bound of the program, with its reason. Related ones are held to each other at compile time.
+
+/// Workers of one run. More cores than any machine that this is written for; sizes small tables.
+pub const WORKERS_MAX: usize = 1024;
+/// Connections of one worker: the connection id has 24 bits of a completion's `user_data`.
+pub const CONNECTIONS_PER_WORKER_MAX: u32 = 1 << 20;
+/// In-flight cap of an open loop without `-c`: enough to hide a stall of seconds at common rates, few enough that the local
+/// ports (about 28,000 an address) and the usual file limits hold.
+pub const OPEN_LOOP_CONNECTIONS: u32 = 16_384;
+/// Files that the process needs beside its connections: rings, dataset, terminal, target listeners, epoll.
+pub const FILES_RESERVED: u64 = 48;
+
+/// A response head. Larger ones are class `headers_too_large`: what nginx, hyper and curl give up at is between 8 and 256 KiB.
+pub const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
+/// Fields of a response head.
+pub const RESPONSE_FIELDS_MAX: usize = 128;
+/// Interim (1xx) responses before a final one; more is nonsense or an attack.
+pub const INTERIM_RESPONSES_MAX: u32 = 64;
+/// Trailer bytes of a chunked response.
+pub const TRAILER_BYTES_MAX: u32 = 64 << 10;
+/// A chunk-size line with its extension.
+pub const CHUNK_LINE_BYTES_MAX: u32 = 4 << 10;
+/// One event of a stream that is still looked into; a longer one counts, unread, as content.
+pub const EVENT_BYTES_MAX: u64 = 64 << 20;
+
+/// A request head: method, target, all fields. What servers accept is 8 to 32 KiB.
+pub const REQUEST_HEAD_BYTES_MAX: usize = 16 << 10;
+/// Spans in one scatter-gather send: one more than this asks for a second send of the same request. The kernel's own bound
+/// (UIO_MAXIOV) is 1,024; 64 keeps a connection's vector table at 1 KiB.
+pub const SPANS_PER_SEND_MAX: usize = 64;
+/// Bytes in one send. The kernel refuses to move 2 GiB or more at once.
+pub const SEND_BYTES_MAX: u64 = 1 << 30;
+/// Below this a body is copied behind its head into one contiguous buffer: measured (512 B: 623k requests/s contiguous,
+/// 513k vectored; equal at 1 to 4 KiB).
+pub const COPY_BYTES_MAX: usize = 2 << 10;
+
+/// Completions copied out of the ring before they are dispatched.
+pub const COMPLETIONS_PER_TURN: usize = 256;
+/// Requests started in one turn of the loop: keeps the time between two looks at the completions bounded.
+pub const STARTS_PER_TURN: u32 = 256;
+/// Longest wait in the kernel: how soon a worker sees an interrupt.
+pub const WAIT_MAX_NS: u64 = 50_000_000;
+/// Size of one receive buffer of the provided ring: holds nearly every JSON answer and several stream events.
+pub const RECV_BUFFER_BYTES: usize = 4 << 10;
+/// Receive buffers of one worker, at least and at most. Measured: 32 for 1,000 connections cost twice the CPU a request.
+pub const RECV_BUFFERS_MIN: u32 = 1024;
+/// See [`RECV_BUFFERS_MIN`]; the kernel's own bound is 32,768.
+pub const RECV_BUFFERS_MAX: u32 = 32_768;
+/// Entries of a submission queue, at most.
+pub const SQ_ENTRIES_MAX: u32 = 16_384;
+/// Entries of a completion queue, at most.
+pub const CQ_ENTRIES_MAX: u32 = 65_536;
+
+/// Slices of the timeline at one a second: four and a half hours, after which slices double in width.
+pub const TIMELINE_ROWS: usize = 16_384;
+/// Samples kept of each error class and worker.
+pub const SAMPLES_PER_CLASS: u32 = 3;
+/// First and last bytes kept of a response for an error sample.
+pub const SAMPLE_BYTES: usize = 256;
+
+/// Bad records shown in full; the rest is a count.
+pub const BAD_RECORDS_SHOWN: usize = 10;
+/// Records of one dataset: record ids have 32 bits.
+pub const RECORDS_MAX: u64 = u32::MAX as u64 - 1;
+/// A unix socket path, without the terminating zero (`sockaddr_un`).
+pub const UNIX_PATH_BYTES_MAX: usize = 107;
+
+const _: () = assert!(WORKERS_MAX <= u16::MAX as usize);
+const _: () = assert!(CONNECTIONS_PER_WORKER_MAX < 1 << 24);
+const _: () = assert!(RECV_BUFFERS_MAX <= 1 << 15);
+const _: () = assert!(CQ_ENTRIES_MAX >= SQ_ENTRIES_MAX);
+const _: () = assert!(SPANS_PER_SEND_MAX < 1024);
+const _: () = assert!(SEND_BYTES_MAX < i32::MAX as u64);

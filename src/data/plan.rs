@@ -1,0 +1,320 @@
+//! The plan of a run: everything that the flags, the config and the dataset decided, checked, with nothing left to look up.
+//!
+//! The command line builds it once; pace, engine and report read it.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use super::{ids::Nanos, metric::Metric};
+
+/// Where requests go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// As the user wrote it, for reports.
+    pub url: String,
+    /// Value of the `Host` field, bracketed and with the port when it is not the scheme's own.
+    pub host: String,
+    /// Path and query, at least `/`.
+    pub path: String,
+    /// Addresses to try, in order; the first that answers is kept.
+    pub addresses: Vec<Address>,
+    /// True for `https`.
+    pub tls: bool,
+    /// True when every address is this machine itself (loopback or a unix socket): zero-copy sends are copied there.
+    pub local: bool,
+}
+
+/// One address of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A unix socket by path.
+    UnixPath(PathBuf),
+    /// A unix socket in the abstract name space, without the leading zero.
+    UnixAbstract(Vec<u8>),
+}
+
+/// The parts of every request head that the dataset does not bring.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestHead {
+    /// `-m`; none is POST with a body, else GET.
+    pub method: Option<String>,
+    /// `-H` fields in order: the last of a name wins, an empty value removes a default.
+    pub headers: Vec<(String, String)>,
+    /// `Authorization: Bearer ...` from the environment: never printed or stored.
+    pub bearer: Option<Secret>,
+    /// Adds `X-Ringload-Record` and `X-Ringload-Xxh3` with the number and the digest of each body, for a target that checks.
+    pub body_digest: bool,
+    /// Adds `Accept: text/event-stream` (`--stream sse`); else `Accept: */*`.
+    pub accept_stream: bool,
+}
+
+/// A value that no report, log or debug print shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Arrival process of an open loop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arrival {
+    /// Evenly spaced.
+    Constant,
+    /// Exponential gaps.
+    Poisson,
+    /// Gamma gaps with this shape: below 1 burstier than poisson, above 1 more even.
+    Gamma(f64),
+}
+
+/// A piece of a rate or concurrency curve: linear from one value to the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Segment {
+    /// Length, nanoseconds.
+    pub duration_ns: u64,
+    /// Value at its start, a second (rate) or in flight (concurrency).
+    pub from: f64,
+    /// Value at its end.
+    pub to: f64,
+}
+
+/// When requests are due.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Shape {
+    /// The next as soon as a slot is free.
+    Closed,
+    /// At times of an arrival process whose rate follows a curve; the last segment goes on for ever.
+    Rate {
+        /// Gaps.
+        arrival: Arrival,
+        /// At least one segment; a plain rate is one with `from == to`.
+        curve: Vec<Segment>,
+    },
+    /// At the dataset's own times.
+    Schedule {
+        /// Times are divided by this.
+        speedup: f64,
+        /// First offset that is played, nanoseconds of the trace, included; due at once.
+        from_ns: u64,
+        /// Last offset that is played, nanoseconds of the trace, included.
+        to_ns: u64,
+        /// Idle gaps longer than this are shortened to it, nanoseconds of the trace.
+        max_gap_ns: u64,
+    },
+}
+
+/// What happens to a request that is overdue when a slot is free again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CatchUp {
+    /// It is sent late, and timed from its due time.
+    On,
+    /// It is counted as missed.
+    Off,
+}
+
+/// Order of the records in a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As in the dataset.
+    Sequential,
+    /// A new permutation each pass.
+    Shuffle,
+    /// Drawn with replacement.
+    Random,
+}
+
+/// What ends a run; whichever comes first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stop {
+    /// After so many issued requests (`-n`).
+    pub requests: Option<u64>,
+    /// After so long (`-d`), nanoseconds.
+    pub duration_ns: Option<u64>,
+    /// After so many passes over the dataset.
+    pub passes: Option<u64>,
+    /// Longest wait for those in flight, nanoseconds.
+    pub drain_ns: u64,
+    /// Ends the run when so many failed.
+    pub max_errors: Option<MaxErrors>,
+}
+
+/// `--max-errors`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MaxErrors {
+    /// So many failures.
+    Count(u64),
+    /// So many percent of the issued, once 100 are done.
+    Percent(f64),
+}
+
+/// Requests left out of every figure at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warmup {
+    /// None.
+    None,
+    /// Those issued within this time, nanoseconds.
+    Time(u64),
+    /// The first so many.
+    Requests(u64),
+}
+
+/// Time-outs in nanoseconds; `u64::MAX` is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// TCP connect and TLS handshake.
+    pub connect_ns: u64,
+    /// From the start to the first response byte.
+    pub first_byte_ns: u64,
+    /// Between two reads of a response.
+    pub idle_ns: u64,
+    /// From the start to the end.
+    pub request_ns: u64,
+}
+
+/// Connection reuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    /// As long as both sides allow.
+    KeepAlive,
+    /// A connection a request.
+    Never,
+    /// A connection a session.
+    Session,
+}
+
+/// `--send`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendPath {
+    /// By size and peer.
+    Auto,
+    /// Always by copy.
+    Copy,
+    /// Always zero-copy from the map, where the socket can.
+    ZeroCopy,
+}
+
+/// `--stream`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamMode {
+    /// By the response's content type.
+    Auto,
+    /// Always.
+    Sse,
+    /// Never.
+    Off,
+}
+
+/// How a worker waits for the next due time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// In the kernel.
+    Sleep,
+    /// In the kernel until shortly before, then spinning; only for a worker with a core of its own.
+    Hybrid,
+    /// Spinning.
+    Spin,
+}
+
+/// One limit of `--goodput`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GoodputLimit {
+    /// A metric with one sample a request.
+    pub metric: Metric,
+    /// The highest recorded value that is still good.
+    pub limit: u64,
+}
+
+/// The whole plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// At least one.
+    pub targets: Vec<Target>,
+    /// Head parts.
+    pub head: RequestHead,
+    /// When requests are due.
+    pub shape: Shape,
+    /// `--catch-up`.
+    pub catch_up: CatchUp,
+    /// Requests in flight over all workers, at most.
+    pub concurrency: u32,
+    /// True when the user gave `-c` (the text report names a cap that was not asked for).
+    pub concurrency_asked: bool,
+    /// Sockets over all workers, at most.
+    pub connections: u32,
+    /// What ends it.
+    pub stop: Stop,
+    /// Warm-up.
+    pub warmup: Warmup,
+    /// Order of records.
+    pub order: Order,
+    /// Seed of everything random; printed.
+    pub seed: u64,
+    /// Time-outs.
+    pub timeouts: Timeouts,
+    /// Reuse.
+    pub reuse: Reuse,
+    /// Body send path.
+    pub send: SendPath,
+    /// Response reading.
+    pub stream: StreamMode,
+    /// Accepts a stream that ends without `[DONE]` or a finish reason.
+    pub stream_end_any: bool,
+    /// Waiting.
+    pub pace: Pace,
+    /// One entry a worker: the core to pin to, none to leave it to the scheduler.
+    pub cores: Vec<Option<u32>>,
+    /// Goodput limits; empty for none.
+    pub goodput: Vec<GoodputLimit>,
+    /// Opens connections before the clock starts.
+    pub preconnect: bool,
+    /// Delays of later turns are ignored.
+    pub ignore_delays: bool,
+    /// Delays of later turns are capped, nanoseconds.
+    pub delay_cap_ns: u64,
+    /// A failed turn ends its session.
+    pub stop_session_on_failure: bool,
+}
+
+impl Plan {
+    /// Number of workers.
+    pub fn workers(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// Exact share of a total for one worker: shares differ by at most one and add up.
+    pub const fn share(total: u64, worker: usize, workers: usize) -> u64 {
+        let (worker, workers) = (worker as u64, workers as u64);
+        total / workers + if worker < total % workers { 1 } else { 0 }
+    }
+
+    /// The stop time of `-d` after a start, none without one.
+    pub fn stop_at(&self, start: Nanos) -> Nanos {
+        self.stop.duration_ns.map_or(Nanos::NONE, |d| start.plus(d))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_exact_for_any_count_of_workers() {
+        for workers in 1..9usize {
+            for total in 0..50u64 {
+                let shares: Vec<_> = (0..workers).map(|w| Plan::share(total, w, workers)).collect();
+                assert_eq!(shares.iter().sum::<u64>(), total);
+                assert!(shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_secret_is_never_debug_printed() {
+        assert!(
+            !format!("{:?}", RequestHead { bearer: Some(Secret("tok".into())), ..Default::default() }).contains("tok")
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! What a format reader hands over: one [`Record`] a request, borrowed from the input, in input order.
+//!
+//! Readers (`formats`) know nothing of caches, bodies or time lines; the builder (`cache`) knows nothing of formats.
+
+use std::borrow::Cow;
+
+use super::{Error, error::Place};
+
+/// What the body of a record is made from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Payload<'a> {
+    /// The very bytes to send.
+    Verbatim(Cow<'a, [u8]>),
+    /// A `messages` array, and `tools` if there are any, as the JSON text that stands in the input; a formatter wraps them.
+    Messages {
+        /// JSON array text.
+        messages: Cow<'a, [u8]>,
+        /// JSON array text.
+        tools: Option<Cow<'a, [u8]>>,
+    },
+    /// Content by modality, which a formatter wraps into one user turn.
+    Content(Content<'a>),
+    /// A prompt to synthesize: so many tokens, and the ids of its blocks when the trace gives them (empty otherwise).
+    Lengths {
+        /// Tokens of the whole prompt.
+        input_tokens: u32,
+        /// One id a block, in prompt order; equal ids are equal text.
+        block_ids: Cow<'a, [u64]>,
+    },
+}
+
+/// One user turn: texts and media. A plain prompt is one unnamed text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Content<'a> {
+    /// Role of the turn; none is `user`.
+    pub role: Option<Cow<'a, str>>,
+    /// A system message in front of it.
+    pub system: Option<Cow<'a, str>>,
+    /// Texts, in order.
+    pub texts: Vec<Media<'a>>,
+    /// Image URLs or data URLs, in order.
+    pub images: Vec<Media<'a>>,
+    /// `format,base64` audio, in order.
+    pub audios: Vec<Media<'a>>,
+    /// Video URLs or data URLs, in order.
+    pub videos: Vec<Media<'a>>,
+}
+
+/// One text or medium, with the name of the pool or list it belongs to (rankings use `query` and `passages`).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Media<'a> {
+    /// Name of its group; empty when there is none.
+    pub name: Cow<'a, str>,
+    /// The text, URL, data URL or base64.
+    pub value: Cow<'a, str>,
+    /// The provider's id of an image; empty when there is none.
+    pub uuid: Cow<'a, str>,
+}
+
+impl<'a> Content<'a> {
+    /// A plain prompt.
+    pub fn text(value: impl Into<Cow<'a, str>>) -> Self {
+        Self { texts: vec![Media { value: value.into(), ..Media::default() }], ..Self::default() }
+    }
+}
+
+/// Method, path and headers of a record that brings its own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RequestLine<'a> {
+    /// `GET`, `POST`, ...; none keeps the run's.
+    pub method: Option<Cow<'a, str>>,
+    /// Path with query; none keeps the run's.
+    pub path: Option<Cow<'a, str>>,
+    /// Fields that override the run's, in order.
+    pub headers: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+/// One request of a dataset as its format describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record<'a> {
+    /// Line in its file, from 1; the entry's number in a document format.
+    pub line: u64,
+    /// What the body is made from.
+    pub payload: Payload<'a>,
+    /// Session that the record is a turn of; none is a session of its own.
+    pub session: Option<Cow<'a, str>>,
+    /// Scheduled time in nanoseconds on the format's own clock; the builder subtracts the smallest.
+    pub due_ns: Option<u64>,
+    /// Wait after the predecessor's end, nanoseconds.
+    pub delay_ns: Option<u64>,
+    /// Recorded prompt tokens, where the format tells them apart from the payload.
+    pub input_tokens: Option<u32>,
+    /// Cap or recorded length of the output, tokens.
+    pub output_tokens: Option<u32>,
+    /// Model of this record; none keeps the build's.
+    pub model: Option<Cow<'a, str>>,
+    /// A JSON object (its text) that is merged last into a formatted body.
+    pub extra: Option<Cow<'a, [u8]>>,
+    /// Its own method, path and headers.
+    pub request: Option<RequestLine<'a>>,
+    /// The records that must be answered first, as running numbers of this input's records from 0; none: the record before
+    /// it in its session.
+    pub after: Option<Cow<'a, [u64]>>,
+    /// True when nothing waits for this record (a background child).
+    pub background: bool,
+}
+
+impl<'a> Record<'a> {
+    /// A record with a payload and nothing else.
+    pub fn new(line: u64, payload: Payload<'a>) -> Self {
+        Self {
+            line,
+            payload,
+            session: None,
+            due_ns: None,
+            delay_ns: None,
+            input_tokens: None,
+            output_tokens: None,
+            model: None,
+            extra: None,
+            request: None,
+            after: None,
+            background: false,
+        }
+    }
+}
+
+/// Takes what a reader finds, in input order.
+pub trait Sink {
+    /// One good record.
+    fn record(&mut self, record: Record<'_>) -> Result<(), Error>;
+
+    /// One bad record. Returns an error to stop at once (too many already), or goes on: the sink decides what `--skip-bad`
+    /// means and lists the first ten.
+    fn bad(&mut self, place: Place, what: String) -> Result<(), Error>;
+}

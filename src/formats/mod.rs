@@ -1,0 +1,1 @@
+//! Layer 2: dataset bytes to records, one file a format.

@@ -1,0 +1,1 @@
+//! Layer 6: results to numbers to outputs, one file an output.

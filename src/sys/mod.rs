@@ -1,0 +1,1 @@
+//! Layer 1: the only unsafe code of the crate: ring, memory maps, sockets, cores, clock, signals.

@@ -1,0 +1,1 @@
+//! Layer 6: the built-in reference server.

@@ -1,0 +1,1 @@
+//! The one integration binary: real sockets, the real ring, the release-shaped program.
