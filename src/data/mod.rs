@@ -11,7 +11,9 @@ pub mod outcome;
 pub mod plan;
 pub mod record;
 pub mod results;
+pub mod span;
 pub mod units;
 
 pub use error::{Error, Result};
 pub use ids::{ConnId, Nanos, RecordId, WorkerId};
+pub use span::Span;
