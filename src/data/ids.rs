@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
@@ -39,7 +41,7 @@ id! {
 }
 
 /// Nanoseconds of the monotonic clock, counted from the run's anchor; `Nanos::NONE` is a stamp that did not happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub struct Nanos(pub u64);
 

@@ -11,6 +11,7 @@ pub mod outcome;
 pub mod plan;
 pub mod record;
 pub mod results;
+pub mod rows;
 pub mod span;
 pub mod units;
 

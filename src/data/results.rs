@@ -231,7 +231,7 @@ pub struct Cost {
     pub cpu_system_ns: u64,
     /// Time from the start to the worker's end, nanoseconds.
     pub wall_ns: u64,
-    /// Of that, time spent waiting in the kernel with nothing to do, nanoseconds.
+    /// Of that, time with nothing to do, nanoseconds: waiting in the kernel, or spinning until the next due time.
     pub idle_ns: u64,
     /// Longest time between two looks at the completions, nanoseconds.
     pub longest_batch_ns: u64,
