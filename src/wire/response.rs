@@ -775,8 +775,8 @@ mod tests {
             "0\r\n\rX",
             "0\r\nX: a\n",
             "0\r\n:",
-            "0\r\n a: b",
-            "0\r\nHTTP/",
+            "0\r\n ",
+            "0\r\nHTTP/", // the next status line, where the last line end was forgotten
         ] {
             let error = chunked(text.as_bytes()).2.unwrap_err();
             assert_eq!(error.class, ErrorClass::Framing, "{text:?}");
