@@ -58,6 +58,8 @@ pub const SAMPLES_PER_CLASS: u32 = 3;
 /// First and last bytes kept of a response for an error sample.
 pub const SAMPLE_BYTES: usize = 256;
 
+/// Tokens of one prompt or output that a trace may ask for: more than any model takes, few enough that a body's size fits.
+pub const TOKENS_MAX: u32 = 1 << 24;
 /// Bad records shown in full; the rest is a count.
 pub const BAD_RECORDS_SHOWN: usize = 10;
 /// Records of one dataset: record ids have 32 bits.

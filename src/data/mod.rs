@@ -5,6 +5,7 @@
 
 pub mod error;
 pub mod ids;
+pub mod json;
 pub mod limits;
 pub mod metric;
 pub mod outcome;

@@ -75,10 +75,43 @@ pub struct RequestLine<'a> {
     pub headers: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
+/// Place in a tree of records that are told apart by number: a trace that names each record's parent. The builder makes
+/// sessions of it, one a root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// This record's number.
+    pub id: u64,
+    /// The record that it continues; none is a root.
+    pub parent: Option<u64>,
+    /// Position among the members of its session: they are sorted by it, ties by input order.
+    pub turn: u32,
+}
+
+/// What one look into a body of JSON saw: kept in the index and told in the build report.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts<'a> {
+    /// `model` at the top level.
+    pub model: Option<Cow<'a, str>>,
+    /// Top-level `"stream": true`.
+    pub stream: bool,
+    /// `stream_options.include_usage` is true.
+    pub usage: bool,
+    /// First positive cap among `max_tokens`, `max_completion_tokens`, `max_output_tokens`, `max_new_tokens`.
+    pub output_cap: Option<u32>,
+    /// It has `messages`, `prompt`, `input`, `inputs`, `query` or `contents` at the top level: a body of a language-model API.
+    pub llm: bool,
+    /// Image parts.
+    pub images: u32,
+    /// Audio parts.
+    pub audios: u32,
+    /// Video parts.
+    pub videos: u32,
+}
+
 /// One request of a dataset as its format describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record<'a> {
-    /// Line in its file, from 1; the entry's number in a document format.
+    /// Line in its file where it starts, from 1.
     pub line: u64,
     /// What the body is made from.
     pub payload: Payload<'a>,
@@ -103,6 +136,10 @@ pub struct Record<'a> {
     pub after: Option<Cow<'a, [u64]>>,
     /// True when nothing waits for this record (a background child).
     pub background: bool,
+    /// Its place in a tree of records, when the format tells sessions so; then `session` is none.
+    pub link: Option<Link>,
+    /// What is in a verbatim body, when the reader looked into it anyway; else the builder looks.
+    pub facts: Option<Facts<'a>>,
 }
 
 impl<'a> Record<'a> {
@@ -121,8 +158,79 @@ impl<'a> Record<'a> {
             request: None,
             after: None,
             background: false,
+            link: None,
+            facts: None,
         }
     }
+}
+
+impl Record<'_> {
+    /// The same record on its own, borrowing nothing.
+    pub fn into_owned(self) -> Record<'static> {
+        Record {
+            line: self.line,
+            payload: self.payload.into_owned(),
+            session: self.session.map(own),
+            due_ns: self.due_ns,
+            delay_ns: self.delay_ns,
+            input_tokens: self.input_tokens,
+            output_tokens: self.output_tokens,
+            model: self.model.map(own),
+            extra: self.extra.map(own),
+            request: self.request.map(RequestLine::into_owned),
+            after: self.after.map(own),
+            background: self.background,
+            link: self.link,
+            facts: self.facts.map(|f| Facts { model: f.model.map(own), ..f }),
+        }
+    }
+}
+
+impl Payload<'_> {
+    /// The same payload on its own.
+    pub fn into_owned(self) -> Payload<'static> {
+        match self {
+            Self::Verbatim(body) => Payload::Verbatim(own(body)),
+            Self::Messages { messages, tools } => Payload::Messages { messages: own(messages), tools: tools.map(own) },
+            Self::Content(content) => Payload::Content(content.into_owned()),
+            Self::Lengths { input_tokens, block_ids } => Payload::Lengths { input_tokens, block_ids: own(block_ids) },
+        }
+    }
+}
+
+impl Content<'_> {
+    /// The same turn on its own.
+    pub fn into_owned(self) -> Content<'static> {
+        let media = |list: Vec<Media<'_>>| list.into_iter().map(Media::into_owned).collect();
+        Content {
+            role: self.role.map(own),
+            system: self.system.map(own),
+            texts: media(self.texts),
+            images: media(self.images),
+            audios: media(self.audios),
+            videos: media(self.videos),
+        }
+    }
+}
+
+impl Media<'_> {
+    fn into_owned(self) -> Media<'static> {
+        Media { name: own(self.name), value: own(self.value), uuid: own(self.uuid) }
+    }
+}
+
+impl RequestLine<'_> {
+    fn into_owned(self) -> RequestLine<'static> {
+        RequestLine {
+            method: self.method.map(own),
+            path: self.path.map(own),
+            headers: self.headers.into_iter().map(|(name, value)| (own(name), own(value))).collect(),
+        }
+    }
+}
+
+fn own<T: ToOwned + ?Sized + 'static>(value: Cow<'_, T>) -> Cow<'static, T> {
+    Cow::Owned(value.into_owned())
 }
 
 /// Takes what a reader finds, in input order.
