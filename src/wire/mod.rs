@@ -3,5 +3,6 @@
 //! Everything here is pure: no I/O, no clock, no allocation after construction. The parsers keep no bytes of what they
 //! read, may be stopped and resumed at any byte, and never panic whatever a server sends.
 
+pub mod api;
 pub mod request;
 pub mod response;
