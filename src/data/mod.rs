@@ -8,6 +8,7 @@ pub mod ids;
 pub mod json;
 pub mod limits;
 pub mod metric;
+pub mod nearest;
 pub mod outcome;
 pub mod plan;
 pub mod record;

@@ -1,1 +1,68 @@
 //! Layer 6: results to numbers to outputs, one file an output.
+//!
+//! ```text
+//! RunResult --merge--> Merged --+--> Summary --+--> text, JSON, CSV
+//!               Plan, facts ----+              +--> run directory: summary.json, latency.hgrm, timeline.csv, report.html, ...
+//! rows.spool --records--> records.jsonl
+//! ```
+//!
+//! Pure functions of plan, facts and results: no engine, no clock, no thread. The same results give the same bytes.
+
+pub mod client;
+pub mod escape;
+pub mod merge;
+pub mod percentile;
+pub mod planned;
+pub mod summary;
+pub mod table;
+pub mod text;
+pub mod threshold;
+
+#[cfg(test)]
+mod fixture;
+
+pub use merge::{Merged, merge};
+pub use percentile::Percentile;
+pub use summary::{Asked, Status, Summary};
+pub use threshold::Threshold;
+
+/// The exit status of a finished run: 130 or 143 after a signal, 1 when it failed, 99 when a `--fail-if` held, else 0.
+pub fn exit_code(summary: &Summary) -> u8 {
+    match (summary.signal.as_deref(), summary.status) {
+        (Some("SIGTERM"), _) => 143,
+        (Some(_), _) | (None, Status::Partial) => 130,
+        (None, Status::Failed) => 1,
+        (None, Status::Complete) if summary.thresholds.iter().any(|t| !t.ok) => 99,
+        (None, Status::Complete) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::results::EndedBy;
+
+    #[test]
+    fn exit_codes_by_precedence() {
+        let code = |ended_by, succeeded: u64, held: bool| {
+            let mut result = fixture::result();
+            result.ended_by = ended_by;
+            if succeeded == 0 {
+                for w in &mut result.workers {
+                    w.buckets.cut += w.buckets.succeeded;
+                    w.buckets.succeeded = 0;
+                }
+            }
+            let (mut summary, merged) = fixture::summarize(&fixture::plan(), &result);
+            let expr = if held { "failed>0" } else { "failed>1000" };
+            summary.thresholds = vec![Threshold::parse(expr).unwrap().judge(&summary, &merged)];
+            exit_code(&summary)
+        };
+        assert_eq!(code(EndedBy::Requests, 1, false), 0);
+        assert_eq!(code(EndedBy::Duration, 1, true), 99);
+        assert_eq!(code(EndedBy::Duration, 0, true), 1);
+        assert_eq!(code(EndedBy::Error, 1, true), 1);
+        assert_eq!(code(EndedBy::Interrupt, 0, true), 130);
+        assert_eq!(code(EndedBy::Terminate, 1, true), 143);
+    }
+}

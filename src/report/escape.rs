@@ -1,0 +1,65 @@
+//! Bytes of a server as text that is safe to print: no terminal ever sees an escape code that a server sent.
+
+use std::fmt::Write as _;
+
+/// Printable ASCII as it is, `\` doubled, line ends and tabs by name, everything else as `\xNN`.
+pub fn escape(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for &b in bytes {
+        match b {
+            b'\\' => out.push_str("\\\\"),
+            b'\r' => out.push_str("\\r"),
+            b'\n' => out.push_str("\\n"),
+            b'\t' => out.push_str("\\t"),
+            0x20..=0x7e => out.push(b as char),
+            _ => {
+                let _ = write!(out, "\\x{b:02x}");
+            }
+        }
+    }
+    out
+}
+
+/// Text with control characters replaced, for names and notes that may hold anything.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// The text cut to `most` characters, with `...` in place of what is left out.
+pub fn shorten(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(most.saturating_sub(3)).collect();
+    format!("{kept}...")
+}
+
+/// Text for HTML and SVG, in elements and in quoted attributes.
+pub fn html(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c if c.is_control() && c != '\n' => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_a_server_sends_reaches_the_terminal_raw() {
+        assert_eq!(escape(b"a\x1b[31m\\\r\n\t\xff"), "a\\x1b[31m\\\\\\r\\n\\t\\xff");
+        assert_eq!(printable("a\u{1b}[1mb\n"), "a\u{fffd}[1mb\u{fffd}");
+        assert_eq!(html("<b a=\"'\">&"), "&lt;b a=&quot;&#39;&quot;&gt;&amp;");
+        assert_eq!((shorten("abcdef", 5), shorten("abc", 5)), ("ab...".to_owned(), "abc".to_owned()));
+    }
+}
