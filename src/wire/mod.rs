@@ -4,5 +4,9 @@
 //! read, may be stopped and resumed at any byte, and never panic whatever a server sends.
 
 pub mod api;
+mod json;
 pub mod request;
 pub mod response;
+pub mod scan;
+mod sse;
+mod words;
