@@ -1,17 +1,60 @@
 //! Layer 3: records to `dataset.dat`, `index.dat` and `manifest.json`, and the view of them that a run maps.
+//!
+//! ```text
+//! files --input--> digest --spec--> key --entry--> view                                        an entry is there
+//! files --input--> pieces --batch (all threads)--> bodies --writer (in order)--> entry --> view  it is not
+//! ```
+//!
+//! Promises: an entry is complete or absent, and any doubt about one is a miss that heals; the key is the hash of everything
+//! that a build sees; the same input and settings give the same bytes for any number of threads.
 
+mod anchors;
+mod batch;
+mod build;
 pub mod check;
-pub mod flags;
+mod entry;
+mod flags;
+mod folder;
+mod how;
+mod input;
 pub mod layout;
-pub mod manifest;
-pub mod report;
+mod lock;
+mod manifest;
+mod memo;
+mod open;
+mod pack;
+mod recent;
+mod report;
 pub mod rows;
 pub mod spec;
 pub mod spool;
-pub mod view;
+mod view;
+mod writer;
 
+pub use batch::{BodyOut, Maker};
 pub use flags::Flags;
+pub use how::{Event, How};
+pub use input::Origin;
 pub use manifest::Manifest;
-pub use report::BuildReport;
-pub use spec::{Dedup, Digest, Key, Spec, Store};
+pub use open::{BuildRequest, CacheState, Opened, WhenFull, open_or_build};
+pub use report::{BuildReport, Sizes};
+pub use spec::{Dedup, Digest, Key, Reading, Shaping, Spec, Store};
 pub use view::View;
+
+use crate::{data::Result, formats::Format};
+
+/// The settings that reach the bodies of a format; none when its records are bodies already.
+fn shaping_of(request: &BuildRequest, format: Format) -> Option<Shaping> {
+    match format {
+        Format::RawPayload | Format::InputsJson => None,
+        Format::MooncakeTrace => Some(request.shaping.clone()),
+    }
+}
+
+/// What makes the bodies of a spec; none when its records are bodies already.
+fn maker_of(_spec: &Spec, _request: &BuildRequest) -> Result<Option<Box<dyn Maker>>> {
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests;

@@ -176,7 +176,7 @@ impl Gather {
 
 fn count_model(report: &mut BuildReport, model: &str) {
     let room = report.models.len() < MODELS_MAX;
-    let name = &model[..model.floor_char_boundary(MODEL_BYTES_MAX)];
+    let name = &model[..(0..=MODEL_BYTES_MAX.min(model.len())).rev().find(|&k| model.is_char_boundary(k)).unwrap_or(0)];
     match report.models.get_mut(name) {
         Some(count) => *count += 1,
         None if room => {

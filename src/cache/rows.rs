@@ -14,7 +14,11 @@ use super::{
     layout::{self, COLUMNS, NONE_32, NONE_64, Source, Totals},
     spool::{Column, Spool, Width},
 };
-use crate::data::{Error, Result, Span, limits::RECORDS_MAX, record::RequestLine};
+use crate::data::{
+    Error, Result, Span,
+    limits::RECORDS_MAX,
+    record::{Link, RequestLine},
+};
 
 /// One record, as the index keeps it.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +33,8 @@ pub struct Row<'a> {
     pub session: Option<&'a str>,
     /// Records that come first; none: the one before in its session.
     pub after: Option<&'a [u32]>,
+    /// Its place in a tree of records, which then tells its session.
+    pub link: Option<Link>,
     /// Prompt tokens.
     pub input_tokens: Option<u32>,
     /// Cap of the output, tokens.
@@ -92,6 +98,8 @@ pub struct Rows {
     named: bool,
     /// Predecessors of each record, once a record named its own: `(record, predecessor)` in order of the record.
     edges: Option<Vec<(u32, u32)>>,
+    /// Links with their record, in order, when the format tells sessions by them.
+    links: Vec<(u32, Link)>,
     body_bytes: u64,
     due_base_ns: u64,
 }
@@ -148,6 +156,7 @@ impl Rows {
             by_template: HashMap::new(),
             named: false,
             edges: None,
+            links: Vec::new(),
             body_bytes: 0,
             due_base_ns: u64::MAX,
         }
@@ -215,6 +224,9 @@ impl Rows {
     /// Puts the record into its session and behind its predecessors.
     fn place(&mut self, row: &Row<'_>) -> Result<Placed> {
         let record = self.len();
+        if let Some(link) = row.link {
+            self.links.push((record, link));
+        }
         let (session, turn, last) = match row.session {
             Some(name) => self.named_session(name, record)?,
             None => (self.sessions.push(b"")?, 0, None),
@@ -247,7 +259,7 @@ impl Rows {
                 last.is_some()
             }
         };
-        Ok(Placed { session, turn, follows })
+        Ok(Placed { session, turn, follows: follows || row.link.is_some_and(|link| link.parent.is_some()) })
     }
 
     fn named_session(&mut self, name: &str, record: u32) -> Result<(u32, u32, Option<u32>)> {
@@ -283,6 +295,9 @@ impl Rows {
         data_check: u64,
         folder: Option<&Path>,
     ) -> Result<(Vec<u8>, Totals)> {
+        if !self.links.is_empty() {
+            self.resolve_links(folder)?;
+        }
         let records = u64::from(self.len());
         let lists = self.lists(folder)?;
         if !self.named {
@@ -336,6 +351,48 @@ impl Rows {
         Ok((header, totals))
     }
 
+    /// Makes sessions of linked records: one a root, its members in the order of their turns, ties by the order of the input.
+    fn resolve_links(&mut self, folder: Option<&Path>) -> Result<()> {
+        let records = self.len();
+        let mut members = roots(&self.links);
+        let linked = members.len();
+        // Records without a link stay by themselves.
+        let with: std::collections::HashSet<u32> = self.links.iter().map(|&(record, _)| record).collect();
+        members.extend((0..records).filter(|r| !with.contains(r)).map(|r| (Root::Alone(r), 0, r)));
+        debug_assert!(linked <= records as usize);
+        // Sessions count in the order of their first record.
+        let mut first: HashMap<Root, u32> = HashMap::new();
+        for &(root, _, record) in &members {
+            first.entry(root).and_modify(|f| *f = record.min(*f)).or_insert(record);
+        }
+        members.sort_by_key(|&(root, turn, record)| (first[&root], turn, record));
+        let mut columns = vec![[NONE_32; 4]; records as usize];
+        let (mut session, mut turn) = (0u64, 0);
+        for (k, &(root, _, record)) in members.iter().enumerate() {
+            let before = k.checked_sub(1).map(|k| members[k]).filter(|&(r, ..)| r == root);
+            (session, turn) = match before {
+                Some(_) => (session, turn + 1),
+                None => (if k == 0 { 0 } else { session + 1 }, 0),
+            };
+            columns[record as usize] = [session, turn, NONE_32, NONE_32];
+            if let Some((_, _, p)) = before {
+                columns[record as usize][2] = u64::from(p);
+                columns[p as usize][3] = u64::from(record);
+            }
+        }
+        let [mut a, mut b, mut c, mut d] = [(); 4].map(|()| Column::new(Width::Four, folder));
+        for row in columns {
+            for (column, value) in [&mut a, &mut b, &mut c, &mut d].into_iter().zip(row) {
+                column.push(value)?;
+            }
+        }
+        (self.session, self.turn, self.previous, self.next) = (a, b, c, d);
+        self.sessions = Pool::new(folder);
+        self.sessions.count = if records == 0 { 0 } else { session + 1 };
+        (self.named, self.edges) = (false, None);
+        Ok(())
+    }
+
     /// First rows and lists of predecessors and successors, when a record named its own. Edges to records that do not exist
     /// are an error.
     fn lists(&mut self, folder: Option<&Path>) -> Result<Option<[Column; 4]>> {
@@ -364,6 +421,44 @@ impl Rows {
         }
         Ok(Some(out))
     }
+}
+
+/// What the members of a session have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Root {
+    /// The number of the first record, which may itself be missing from the input.
+    Id(u64),
+    /// A record without a link.
+    Alone(u32),
+}
+
+/// Root, turn and record of each linked record.
+fn roots(links: &[(u32, Link)]) -> Vec<(Root, u32, u32)> {
+    let mut parents: HashMap<u64, Option<u64>> = HashMap::with_capacity(links.len());
+    for (_, link) in links {
+        parents.entry(link.id).or_insert(link.parent);
+    }
+    let mut known: HashMap<u64, u64> = HashMap::new();
+    let mut path = Vec::new();
+    let mut out = Vec::with_capacity(links.len());
+    for &(record, link) in links {
+        let mut at = link.id;
+        path.clear();
+        // A circle has no root: it ends where the walk has made as many steps as there are records.
+        let root = loop {
+            if let Some(&root) = known.get(&at) {
+                break root;
+            }
+            path.push(at);
+            match parents.get(&at).copied().flatten() {
+                Some(parent) if path.len() <= links.len() => at = parent,
+                _ => break at,
+            }
+        };
+        known.extend(path.iter().map(|&id| (id, root)));
+        out.push((Root::Id(root), link.turn, record));
+    }
+    out
 }
 
 /// `method, path, field, value, field, value, ...`, each a length of four bytes and the bytes; a length of all ones is none.

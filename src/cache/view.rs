@@ -40,6 +40,8 @@ pub struct View {
     totals: Totals,
     columns: [Place; COLUMNS],
     manifest: Option<Manifest>,
+    /// The entry's folder, whose lock says that it is in use.
+    folder: Option<std::fs::File>,
 }
 
 impl View {
@@ -68,7 +70,7 @@ impl View {
                 return Err("a column of index.dat has a shape that it cannot have");
             }
         }
-        Ok(Self { key: Digest(header.key), index, data, totals, columns, manifest })
+        Ok(Self { key: Digest(header.key), index, data, totals, columns, manifest, folder: None })
     }
 
     /// A dataset of one body, for `-b` and `-B`. It has no entry and no key.
@@ -89,6 +91,16 @@ impl View {
         index.extend(columns);
         let memory = |what: &[u8]| Map::anonymous(what).map_err(|e| out_of_memory(&e));
         Self::new(memory(&index)?, Arc::new(memory(body)?), None).map_err(Error::usage)
+    }
+
+    /// Keeps a file open for as long as the view lives.
+    pub(super) fn keep_open(&mut self, folder: std::fs::File) {
+        self.folder = Some(folder);
+    }
+
+    /// The numbers of the header.
+    pub(super) fn totals(&self) -> &Totals {
+        &self.totals
     }
 
     /// Number of records, at least 1.
@@ -338,7 +350,7 @@ impl View {
 
     /// Checks what [`View::new`] leaves out because it grows with the number of records: the checksum of every column, and
     /// that every number points to something. The error says what is wrong.
-    pub fn check_columns(&self, threads: usize) -> Result<(), &'static str> {
+    pub(super) fn check_columns(&self, threads: usize) -> Result<(), &'static str> {
         for place in self.columns.iter().filter(|p| p.shape == Shape::Stored) {
             let sum = check::of_map(&self.index, place.at..place.at + place.bytes(), threads);
             if sum != Ok(place.check) {
@@ -364,7 +376,7 @@ impl View {
     }
 
     /// Checks every body against its digest, by so many threads, until `stop`; gives the first records found damaged.
-    pub fn check_bodies(&self, threads: usize, stop: &AtomicBool, found_max: usize) -> Vec<RecordId> {
+    pub(super) fn check_bodies(&self, threads: usize, stop: &AtomicBool, found_max: usize) -> Vec<RecordId> {
         const BATCH: u32 = 64;
         let next = AtomicUsize::new(0);
         let bad = std::sync::Mutex::new(Vec::new());
@@ -396,12 +408,12 @@ impl View {
     }
 
     /// Checksum of the data as a whole, as the header has it.
-    pub fn data_is_whole(&self, threads: usize) -> bool {
+    pub(super) fn data_is_whole(&self, threads: usize) -> bool {
         check::of_map(&self.data, 0..self.data.len(), threads) == Ok(self.totals.data_check)
     }
 
     /// Bytes of the header.
-    pub fn header_bytes(&self) -> &[u8] {
+    pub(super) fn header_bytes(&self) -> &[u8] {
         &self.index.as_bytes()[..HEADER_BYTES]
     }
 }

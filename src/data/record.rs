@@ -220,7 +220,8 @@ impl Media<'_> {
 }
 
 impl RequestLine<'_> {
-    fn into_owned(self) -> RequestLine<'static> {
+    /// The same on its own.
+    pub fn into_owned(self) -> RequestLine<'static> {
         RequestLine {
             method: self.method.map(own),
             path: self.path.map(own),
