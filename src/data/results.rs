@@ -9,7 +9,7 @@ use super::{
 };
 
 /// The buckets of scheduled requests. Always `scheduled = issued + missed` and `issued = succeeded + failed + cut`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Buckets {
     /// The plan called for it.
     pub scheduled: u64,
@@ -43,7 +43,7 @@ impl Buckets {
 }
 
 /// Bytes of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Bytes {
     /// Body bytes that the kernel took.
     pub bodies: u64,
@@ -58,7 +58,7 @@ pub struct Bytes {
 }
 
 /// Connections of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Connections {
     /// The most that may be open at once, as asked for.
     pub asked: u64,
@@ -223,7 +223,7 @@ impl Timeline {
 }
 
 /// What one worker cost and how it fared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cost {
     /// User CPU of the worker thread over the run, nanoseconds.
     pub cpu_user_ns: u64,

@@ -20,6 +20,32 @@ pub fn escape(bytes: &[u8]) -> String {
     out
 }
 
+/// The bytes that [`escape`] made a text of; what it never writes is taken as it stands.
+pub fn unescape(text: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&b, tail)) = rest.split_first() {
+        let (byte, used) = match (b, tail) {
+            (b'\\', [b'\\', ..]) => (b'\\', 2),
+            (b'\\', [b'r', ..]) => (b'\r', 2),
+            (b'\\', [b'n', ..]) => (b'\n', 2),
+            (b'\\', [b't', ..]) => (b'\t', 2),
+            (b'\\', [b'x', high, low, ..]) => match (hex(*high), hex(*low)) {
+                (Some(h), Some(l)) => (h << 4 | l, 4),
+                _ => (b, 1),
+            },
+            _ => (b, 1),
+        };
+        out.push(byte);
+        rest = &rest[used..];
+    }
+    out
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    (digit as char).to_digit(16).map(|d| d as u8)
+}
+
 /// Text with control characters replaced, for names and notes that may hold anything.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
@@ -54,6 +80,20 @@ pub fn html(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn escaped_bytes_come_back(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64)) {
+            let text = escape(&bytes);
+            proptest::prop_assert!(text.bytes().all(|b| (0x20..0x7f).contains(&b)));
+            proptest::prop_assert_eq!(unescape(&text), bytes);
+        }
+
+        #[test]
+        fn any_text_is_taken(text in "\\PC{0,40}") {
+            unescape(&text);
+        }
+    }
 
     #[test]
     fn nothing_a_server_sends_reaches_the_terminal_raw() {

@@ -8,6 +8,7 @@ use crate::data::{
     limits::SAMPLES_PER_CLASS,
     metric::{Metric, Series},
     outcome::ErrorClass,
+    plan::RequestHead,
     results::{Buckets, Bytes, Connections, Cost, RunResult, Sample, Timeline, WorkerResult},
 };
 
@@ -47,7 +48,7 @@ pub struct Merged {
 }
 
 /// One worker's own figures.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WorkerFigures {
     /// Which worker, from 0.
     pub worker: u16,
@@ -66,6 +67,26 @@ pub struct WorkerFigures {
 }
 
 impl Merged {
+    /// A run in which nothing happened.
+    pub(super) fn empty(timeline: Timeline) -> Self {
+        Self {
+            buckets: Buckets::default(),
+            errors: vec![0; ErrorClass::COUNT],
+            statuses: vec![0; 1000],
+            bytes: Bytes::default(),
+            connections: Connections::default(),
+            series: (0..Metric::COUNT).map(|_| Series::new()).collect(),
+            timeline,
+            samples: Vec::new(),
+            good: 0,
+            input_tokens: 0,
+            output_tokens: 0,
+            first_start: Nanos::NONE,
+            last_done: Nanos::NONE,
+            workers: Vec::new(),
+        }
+    }
+
     /// The series of a metric.
     pub fn series(&self, metric: Metric) -> &Series {
         &self.series[metric as usize]
@@ -98,6 +119,23 @@ impl Merged {
         self.check();
     }
 
+    /// Replaces every secret of the plan's head (the bearer token, the values of sensitive fields) in the kept failures: a
+    /// server may well echo what it was sent.
+    pub fn hide_secrets(&mut self, head: &RequestHead) {
+        let secrets = secrets(head);
+        for sample in &mut self.samples {
+            for secret in &secrets {
+                hide(&mut sample.first_bytes, secret);
+                hide(&mut sample.last_bytes, secret);
+                if let Ok(text) = std::str::from_utf8(secret)
+                    && sample.what.contains(text)
+                {
+                    sample.what = sample.what.replace(text, HIDDEN);
+                }
+            }
+        }
+    }
+
     /// Holds the invariants: nothing is lost and nothing counted twice.
     pub(super) fn check(&self) {
         let b = &self.buckets;
@@ -113,22 +151,7 @@ impl Merged {
 pub fn merge(result: &RunResult) -> Merged {
     let rows = result.workers.iter().map(|w| w.timeline.rows().len()).max().unwrap_or(0);
     let width = result.workers.iter().map(|w| w.timeline.width_ns).max().unwrap_or(crate::data::units::SECOND);
-    let mut all = Merged {
-        buckets: Buckets::default(),
-        errors: vec![0; ErrorClass::COUNT],
-        statuses: vec![0; 1000],
-        bytes: Bytes::default(),
-        connections: Connections::default(),
-        series: (0..Metric::COUNT).map(|_| Series::new()).collect(),
-        timeline: Timeline::new(width, rows),
-        samples: Vec::new(),
-        good: 0,
-        input_tokens: 0,
-        output_tokens: 0,
-        first_start: Nanos::NONE,
-        last_done: Nanos::NONE,
-        workers: Vec::with_capacity(result.workers.len()),
-    };
+    let mut all = Merged::empty(Timeline::new(width, rows));
     for worker in &result.workers {
         add_worker(&mut all, worker);
     }
@@ -166,6 +189,42 @@ fn add_worker(all: &mut Merged, worker: &WorkerResult) {
         lag_p99_ns: value_at(lag, Percentile::P99),
         lag_max_ns: (lag.count > 0).then_some(lag.max),
     });
+}
+
+/// What stands where a secret stood.
+const HIDDEN: &str = "***";
+/// Shorter values are not looked for: they would turn up by chance.
+const SECRET_BYTES_MIN: usize = 4;
+
+/// The values that no output may show, the longest first, so that a part of one never hides only a part of it.
+fn secrets(head: &RequestHead) -> Vec<Vec<u8>> {
+    const FIELDS: [&str; 5] = ["auth", "cookie", "key", "secret", "token"];
+    let mut secrets: Vec<Vec<u8>> = head.bearer.iter().map(|s| s.0.clone().into_bytes()).collect();
+    for (name, value) in &head.headers {
+        let name = name.to_ascii_lowercase();
+        if FIELDS.iter().any(|f| name.contains(f)) {
+            // `Bearer x` is hidden as `x` too: a server may take it apart.
+            secrets.extend(value.split_once(' ').map(|(_, rest)| rest.as_bytes().to_vec()));
+            secrets.push(value.clone().into_bytes());
+        }
+    }
+    secrets.retain(|s| s.len() >= SECRET_BYTES_MIN);
+    secrets.sort_by_key(|s| std::cmp::Reverse(s.len()));
+    secrets
+}
+
+fn hide(bytes: &mut Vec<u8>, secret: &[u8]) {
+    let mut from = 0;
+    while let Some(at) = memchr::memmem::find(&bytes[from..], secret) {
+        bytes.splice(from + at..from + at + secret.len(), HIDDEN.bytes());
+        from += at + HIDDEN.len();
+    }
+    // What was cut off at the end may end in the beginning of one.
+    let most = secret.len().min(bytes.len());
+    if let Some(n) = (SECRET_BYTES_MIN..most).rev().find(|&n| bytes.ends_with(&secret[..n])) {
+        bytes.truncate(bytes.len() - n);
+        bytes.extend(HIDDEN.bytes());
+    }
 }
 
 fn later(a: Nanos, b: Nanos) -> Nanos {
@@ -254,6 +313,29 @@ mod tests {
         let mut result = fixture::result();
         result.workers[0].buckets.succeeded -= 1;
         merge(&result);
+    }
+
+    #[test]
+    fn secrets_are_in_no_sample() {
+        let mut merged = merge(&fixture::result());
+        let mut sample = fixture::sample(ErrorClass::Reset, RecordId(1));
+        sample.first_bytes = b"you sent Bearer s3cr3t-tok and key-12345; again s3cr3t-to".to_vec();
+        sample.last_bytes = b"s3cr3t-tok".to_vec();
+        sample.what = "echo s3cr3t-tok".into();
+        merged.samples = vec![sample];
+        let head = RequestHead {
+            bearer: Some(crate::data::plan::Secret("s3cr3t-tok".into())),
+            headers: vec![("X-Api-Key".into(), "key-12345".into()), ("Accept".into(), "you sent".into())],
+            ..RequestHead::default()
+        };
+        merged.hide_secrets(&head);
+        let sample = &merged.samples[0];
+        assert_eq!(String::from_utf8_lossy(&sample.first_bytes), "you sent Bearer *** and ***; again ***");
+        assert_eq!((sample.last_bytes.as_slice(), sample.what.as_str()), (b"***".as_slice(), "echo ***"));
+        // A secret that its replacement contains ends all the same.
+        let mut stars = b"*****".to_vec();
+        hide(&mut stars, b"****");
+        assert_eq!(stars, b"****");
     }
 
     #[test]

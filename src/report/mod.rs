@@ -9,11 +9,17 @@
 //! Pure functions of plan, facts and results: no engine, no clock, no thread. The same results give the same bytes.
 
 pub mod client;
+pub mod csv;
+pub mod dir;
 pub mod escape;
+pub mod hdr;
+pub mod html;
 pub mod merge;
 pub mod percentile;
 pub mod planned;
+pub mod stored;
 pub mod summary;
+pub mod svg;
 pub mod table;
 pub mod text;
 pub mod threshold;
@@ -21,10 +27,20 @@ pub mod threshold;
 #[cfg(test)]
 mod fixture;
 
+pub use dir::{Run, RunDir, load};
 pub use merge::{Merged, merge};
 pub use percentile::Percentile;
 pub use summary::{Asked, Status, Summary};
 pub use threshold::Threshold;
+
+use crate::data::results::RunResult;
+
+/// A finished run's tables and figures: merged, freed of secrets, summarised.
+pub fn finish(asked: &Asked<'_>, result: &RunResult) -> (Summary, Merged) {
+    let mut merged = merge(result);
+    merged.hide_secrets(&asked.plan.head);
+    (Summary::new(asked, result, &merged), merged)
+}
 
 /// The exit status of a finished run: 130 or 143 after a signal, 1 when it failed, 99 when a `--fail-if` held, else 0.
 pub fn exit_code(summary: &Summary) -> u8 {

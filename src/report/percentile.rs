@@ -116,7 +116,7 @@ impl Stats {
     pub fn of(series: &Series, unit: Unit, percentiles: &[Percentile]) -> Self {
         let shown = |value: f64| Some(value / unit.divisor()).filter(|v| v.is_finite());
         let some = series.count > 0;
-        let values = ranked(series, &percentiles.iter().map(|p| p.rank(series.count)).collect::<Vec<_>>());
+        let values = values_at_ranks(series, &percentiles.iter().map(|p| p.rank(series.count)).collect::<Vec<_>>());
         Self {
             unit: unit.name().to_owned(),
             count: series.count,
@@ -133,7 +133,7 @@ impl Stats {
     pub fn adjusted(series: &Series, failed: u64, unit: Unit, percentiles: &[Percentile]) -> Self {
         let shown = |value: u64| value as f64 / unit.divisor();
         let count = series.count + failed;
-        let values = ranked(series, &percentiles.iter().map(|p| p.rank(count)).collect::<Vec<_>>());
+        let values = values_at_ranks(series, &percentiles.iter().map(|p| p.rank(count)).collect::<Vec<_>>());
         Self {
             unit: unit.name().to_owned(),
             count,
@@ -153,7 +153,7 @@ impl Stats {
 
 /// One percentile of a series, in recorded units.
 pub fn value_at(series: &Series, percentile: Percentile) -> Option<u64> {
-    ranked(series, &[percentile.rank(series.count)])[0]
+    values_at_ranks(series, &[percentile.rank(series.count)])[0]
 }
 
 /// Of a metric, in its shown unit.
@@ -164,7 +164,7 @@ pub fn shown_at(series: &Series, metric: Metric, percentile: Percentile) -> Opti
 /// The values at ascending ranks (from 1), in recorded units; none where the rank is 0 or past the last sample.
 ///
 /// A bucket stands for its highest value, as in every HdrHistogram tool, held to the exact minimum and maximum.
-fn ranked(series: &Series, ranks: &[u64]) -> Vec<Option<u64>> {
+pub(super) fn values_at_ranks(series: &Series, ranks: &[u64]) -> Vec<Option<u64>> {
     debug_assert!(ranks.is_sorted());
     debug_assert!(series.count == series.hist.len());
     let mut values = vec![None; ranks.len()];

@@ -1,1 +1,3 @@
 //! The one integration binary: real sockets, the real ring, the release-shaped program.
+
+mod report;
