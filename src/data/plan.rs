@@ -297,6 +297,43 @@ impl Plan {
 }
 
 #[cfg(test)]
+impl Plan {
+    /// A closed loop of one slot on one unpinned worker, without an end.
+    pub fn for_tests() -> Self {
+        Self {
+            targets: Vec::new(),
+            head: RequestHead::default(),
+            shape: Shape::Closed,
+            catch_up: CatchUp::On,
+            concurrency: 1,
+            concurrency_asked: true,
+            connections: 1,
+            stop: Stop { requests: None, duration_ns: None, passes: None, drain_ns: 0, max_errors: None },
+            warmup: Warmup::None,
+            order: Order::Sequential,
+            seed: 1,
+            timeouts: Timeouts {
+                connect_ns: u64::MAX,
+                first_byte_ns: u64::MAX,
+                idle_ns: u64::MAX,
+                request_ns: u64::MAX,
+            },
+            reuse: Reuse::KeepAlive,
+            send: SendPath::Auto,
+            stream: StreamMode::Auto,
+            stream_end_any: false,
+            pace: Pace::Sleep,
+            cores: vec![None],
+            goodput: Vec::new(),
+            preconnect: true,
+            ignore_delays: false,
+            delay_cap_ns: u64::MAX,
+            stop_session_on_failure: true,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
