@@ -13,4 +13,3 @@ pub mod mem;
 pub mod ring;
 pub mod signal;
 pub mod sock;
-
