@@ -113,6 +113,11 @@ impl View {
         (0..self.records()).map(RecordId)
     }
 
+    /// Spans of all records together.
+    pub fn spans_total(&self) -> u64 {
+        self.totals.spans
+    }
+
     /// The body bytes: what spans are cut from.
     pub fn map(&self) -> &Arc<Map> {
         &self.data

@@ -1,1 +1,79 @@
-//! Layer 7: flags to plan to calls of the layers.
+//! Layer 7: flags to plan to calls of the layers below. The only layer that prints.
+
+mod doctor;
+pub mod flags;
+mod hints;
+pub mod plan;
+mod progress;
+mod run;
+mod terminal;
+pub mod url;
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{CommandFactory, FromArgMatches};
+
+use crate::data::{Error, Result};
+use flags::{Cli, Command};
+
+/// Runs the command line to its exit status.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match parse(&args) {
+        Ok(cli) => cli,
+        Err(error) => return hints::show(&error),
+    };
+    match call(cli.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            terminal::say_error(&error);
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// The whole command, with an environment variable for every flag.
+pub fn command() -> clap::Command {
+    with_variables(Cli::command())
+}
+
+fn with_variables(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let Some(long) = arg.get_long().filter(|l| !matches!(*l, "help" | "version")) else { return arg };
+        let variable = format!("RINGLOAD_{}", long.to_ascii_uppercase().replace('-', "_"));
+        let arg = if matches!(arg.get_action(), clap::ArgAction::SetTrue) {
+            arg.value_parser(clap::builder::FalseyValueParser::new())
+        } else {
+            arg
+        };
+        arg.env(variable).hide_env(true)
+    });
+    command.mut_subcommands(with_variables)
+}
+
+fn parse(args: &[OsString]) -> std::result::Result<Cli, clap::Error> {
+    let matches = command().try_get_matches_from(args)?;
+    Cli::from_arg_matches(&matches)
+}
+
+fn call(command: Command) -> Result<u8> {
+    match command {
+        Command::Run(flags) => run::run(&flags),
+        Command::Doctor(flags) => doctor::doctor(&flags),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut self::command(), "ringload", &mut script);
+            terminal::bytes(&script)?;
+            Ok(0)
+        }
+        Command::Man => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(self::command())
+                .render(&mut page)
+                .map_err(|e| Error::file("cannot write", std::path::Path::new("manual page"), e))?;
+            terminal::bytes(&page)?;
+            Ok(0)
+        }
+        _ => Err(Error::usage("not here")),
+    }
+}

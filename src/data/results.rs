@@ -309,6 +309,8 @@ pub struct WorkerResult {
     pub cost: Cost,
     /// First start of a measured request.
     pub first_start: Nanos,
+    /// Last start of a measured request.
+    pub last_start: Nanos,
     /// Last end of a measured request (cut ones not counted).
     pub last_done: Nanos,
 }
@@ -332,6 +334,7 @@ impl WorkerResult {
             output_tokens: 0,
             cost: Cost::default(),
             first_start: Nanos::NONE,
+            last_start: Nanos::NONE,
             last_done: Nanos::NONE,
         }
     }

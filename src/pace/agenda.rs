@@ -238,7 +238,7 @@ impl Agenda {
 
     fn pick_scheduled(&mut self, now_ns: u64, slot_free: bool) -> Pick {
         loop {
-            let root_ns = match self.source.next() {
+            let root_ns = match self.source.next_root() {
                 Next::At(due) => due,
                 Next::WhenFree | Next::Never => u64::MAX,
             };
@@ -373,7 +373,7 @@ impl Agenda {
         if !self.source.has_roots() {
             return false;
         }
-        let due = match self.source.next() {
+        let due = match self.source.next_root() {
             Next::At(due) => due,
             Next::WhenFree | Next::Never => 0,
         };
@@ -405,7 +405,7 @@ impl Agenda {
         }
         let end_ns = self.stop_ns.min(now_ns.saturating_add(1));
         while self.budget > 0 {
-            let root_ns = match self.source.next() {
+            let root_ns = match self.source.next_root() {
                 Next::At(due) => due,
                 Next::WhenFree | Next::Never => u64::MAX,
             };

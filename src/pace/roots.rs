@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn later_turns_are_no_roots() {
-        let place = |r: RecordId| Place { predecessors: usize::from(r.0 % 3 != 0), due_ns: None };
+        let place = |r: RecordId| Place { predecessors: usize::from(!r.0.is_multiple_of(3)), due_ns: None };
         let r = Roots::new(7, place, true, &Shape::Closed).unwrap();
         assert_eq!((0..r.count()).map(|p| r.record(p).0).collect::<Vec<_>>(), [0, 3, 6]);
     }

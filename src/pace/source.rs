@@ -77,7 +77,7 @@ impl Source {
 
     /// When the next root may start.
     #[inline]
-    pub fn next(&mut self) -> Next {
+    pub fn next_root(&mut self) -> Next {
         if !self.has_roots() {
             return Next::Never;
         }
@@ -146,7 +146,7 @@ mod tests {
                 let mut units = Vec::new();
                 for w in 0..workers {
                     let mut s = Source::new(roots(10, &p.shape), &p, w, workers).unwrap();
-                    while s.next() != Next::Never {
+                    while s.next_root() != Next::Never {
                         let u = s.take();
                         seen[u.record.index()] += 1;
                         units.push(u.index);
@@ -166,7 +166,7 @@ mod tests {
         let mut played = Vec::new();
         for w in 0..3 {
             let mut s = Source::new(roots(10, &p.shape), &p, w, 3).unwrap();
-            while let Next::At(due) = s.next() {
+            while let Next::At(due) = s.next_root() {
                 played.push((due, s.take().record.0));
             }
         }
@@ -179,11 +179,11 @@ mod tests {
         let curve = vec![Segment { duration_ns: 0, from: 1_000.0, to: 1_000.0 }];
         let p = plan(Shape::Rate { arrival: Arrival::Constant, curve }, Order::Sequential, Some(1));
         let mut s = Source::new(roots(4, &p.shape), &p, 0, 1).unwrap();
-        assert_eq!(s.next(), Next::At(0));
+        assert_eq!(s.next_root(), Next::At(0));
         assert_eq!(s.take().record.0, 0);
         assert_eq!(s.arrival_ns(), 1_000_000);
         s.take_arrival();
-        assert_eq!(s.next(), Next::At(2_000_000));
+        assert_eq!(s.next_root(), Next::At(2_000_000));
         assert_eq!(s.take().record.0, 1);
     }
 
@@ -191,6 +191,6 @@ mod tests {
     fn an_empty_dataset_has_nothing_to_start() {
         let p = plan(Shape::Closed, Order::Sequential, None);
         let mut s = Source::new(roots(0, &p.shape), &p, 0, 1).unwrap();
-        assert_eq!(s.next(), Next::Never);
+        assert_eq!(s.next_root(), Next::Never);
     }
 }

@@ -1,0 +1,589 @@
+//! What completions do: all branching on operation and state is here.
+
+use super::{
+    conn::{State, flag},
+    io::Io,
+    slots::errno_text,
+    tally::Evidence,
+    worker::Worker,
+};
+use crate::{
+    data::{
+        ConnId, Nanos, limits,
+        metric::Metric,
+        outcome::{ErrorClass, Outcome},
+        plan::StreamMode,
+        rows::{NONE_U32, Row},
+    },
+    sys::ring::{BufferId, Completion, Copying, Op, ZC_COPIED},
+    wire::{
+        response::{self, Body, Content, Head, HeadStep},
+        scan::Scan,
+    },
+};
+
+/// What one read did to a request.
+enum Read {
+    /// More is to come.
+    More,
+    /// The response is complete; bytes of nothing came after it.
+    Complete { surplus: bool },
+    /// It cannot be a response.
+    Wrong(ErrorClass, &'static str),
+}
+
+impl<I: Io> Worker<'_, I> {
+    /// One completion. A stale one (of a slot's earlier use) is counted and dropped.
+    #[inline]
+    pub(super) fn dispatch(&mut self, completion: &Completion, now: Nanos) {
+        let conn = completion.conn;
+        let known = self.conns.get(conn.index()).is_some_and(|c| c.generation == completion.generation);
+        if !known {
+            self.tally.result.cost.stale_completions += 1;
+            if let Some(buffer) = completion.buffer {
+                self.io.give_back(buffer);
+            }
+            return;
+        }
+        if !completion.more {
+            self.conns[conn.index()].in_kernel -= 1;
+        }
+        match completion.op {
+            Op::Recv => self.received(conn, completion, now),
+            Op::Send => self.sent(conn, completion, now),
+            Op::Connect if self.conns[conn.index()].state == State::Connecting => {
+                self.connected(conn, completion.result, now);
+            }
+            Op::Connect | Op::Cancel => {}
+        }
+        let c = &self.conns[conn.index()];
+        if c.state == State::Closing && c.in_kernel == 0 {
+            self.closed(conn);
+        }
+    }
+
+    fn sent(&mut self, conn: ConnId, completion: &Completion, now: Nanos) {
+        if completion.notification {
+            self.notified(conn, completion.result & ZC_COPIED != 0);
+        } else if completion.result > 0 {
+            self.count_sent(conn, completion.result as u64, completion.more, now);
+        }
+        let c = &mut self.conns[conn.index()];
+        if !completion.notification && completion.result < 0 {
+            match -completion.result {
+                libc::ENOMEM | libc::ENOBUFS => c.set(flag::COPY_ONLY),
+                _ => c.set(flag::SEND_FAILED | flag::LAST),
+            }
+        }
+        if !completion.more {
+            c.clear(flag::SEND);
+        }
+        if c.state != State::Busy {
+            return;
+        }
+        if completion.result == -libc::EFAULT && !completion.notification {
+            return self.fail_changed(conn, now);
+        }
+        if completion.more {
+            return;
+        }
+        let trip = &self.trips[conn.index()];
+        let whole = trip.sent_bytes == trip.total_bytes;
+        if c.has(flag::ANSWERED) {
+            if whole || c.has(flag::SEND_FAILED) {
+                self.answered(conn, !whole, now);
+            } else {
+                self.resume(conn, now);
+            }
+        } else if c.has(flag::SEND_FAILED) {
+            // The response may still come (an early 413 before a reset): the receive decides, unless it has ended already.
+            if !c.has(flag::RECV) && !c.has(flag::STARVED) {
+                self.lost(conn, ErrorClass::Reset, "the connection was reset while sending", now);
+            }
+        } else if !whole {
+            self.resume(conn, now);
+        }
+    }
+
+    /// A zero-copy send's memory is free again. Its bytes were counted as copied when its result came.
+    fn notified(&mut self, conn: ConnId, copied: bool) {
+        let n = std::mem::take(&mut self.trips[conn.index()].unnotified_bytes);
+        if !copied && n > 0 {
+            self.conns[conn.index()].set(flag::ZERO_COPY);
+            let bytes = &mut self.tally.result.bytes;
+            bytes.sent_copied -= n.min(bytes.sent_copied);
+            bytes.sent_zero_copy += n;
+        }
+    }
+
+    /// The kernel took `n` bytes; `unnotified` when they went without copying and their memory is still in use.
+    #[inline]
+    fn count_sent(&mut self, conn: ConnId, n: u64, unnotified: bool, now: Nanos) {
+        let warmup = self.conns[conn.index()].has(flag::WARMUP);
+        let trip = &mut self.trips[conn.index()];
+        let head_left = u64::from(trip.head_bytes).saturating_sub(trip.sent_bytes);
+        trip.sent_bytes += n;
+        if trip.sent_bytes >= trip.total_bytes {
+            trip.sent = now;
+        }
+        self.counts.sent_bytes += n;
+        if !warmup {
+            let bytes = &mut self.tally.result.bytes;
+            bytes.sent += n;
+            bytes.sent_copied += n;
+            bytes.bodies += n - head_left.min(n);
+            trip.unnotified_bytes = if unnotified { n } else { 0 };
+        }
+    }
+
+    /// Sends what a short send left over.
+    #[cold]
+    fn resume(&mut self, conn: ConnId, now: Nanos) {
+        let c = &self.conns[conn.index()];
+        let trip = &self.trips[conn.index()];
+        let head = u64::from(trip.head_bytes);
+        let body = trip.total_bytes - head;
+        let copying =
+            if body >= self.rule.zero_copy_min && !c.has(flag::COPY_ONLY) { Copying::Zero } else { Copying::Copy };
+        let from = trip.sent_bytes.min(head) as usize;
+        let skip = trip.sent_bytes.saturating_sub(head);
+        let spans = self.shared.view.spans(c.record);
+        let sent = if body == 0 {
+            self.io.send_area(conn, c.generation, from, head as usize);
+            Ok(())
+        } else {
+            self.io.send_vector(conn, c.generation, (from, head as usize), spans, skip, copying).map(drop)
+        };
+        match sent {
+            Ok(()) => self.asked(conn, flag::SEND),
+            Err(_) => self.fail_changed(conn, now),
+        }
+    }
+
+    #[inline]
+    fn received(&mut self, conn: ConnId, completion: &Completion, now: Nanos) {
+        if !completion.more {
+            self.conns[conn.index()].clear(flag::RECV);
+        }
+        let n = completion.result;
+        if let Some(buffer) = completion.buffer {
+            if n > 0 {
+                self.bytes_came(conn, buffer, n as usize, now);
+            }
+            self.io.give_back(buffer);
+        }
+        if n <= 0 {
+            self.receive_ended(conn, n, now);
+        } else if !completion.more && matches!(self.conns[conn.index()].state, State::Idle | State::Busy) {
+            let generation = self.conns[conn.index()].generation;
+            self.io.recv(conn, generation);
+            self.asked(conn, flag::RECV);
+        }
+    }
+
+    #[inline]
+    fn bytes_came(&mut self, conn: ConnId, buffer: BufferId, n: usize, now: Nanos) {
+        let c = &self.conns[conn.index()];
+        match c.state {
+            State::Busy if !c.has(flag::ANSWERED) => {}
+            // Bytes that no request asked for: whatever they are, they must not be taken for the next response.
+            State::Idle => return self.begin_close(conn),
+            State::Busy => return self.conns[conn.index()].set(flag::LAST),
+            State::Closed | State::Connecting | State::Closing => return,
+        }
+        self.counts.received_bytes += n as u64;
+        if !c.has(flag::WARMUP) {
+            self.tally.result.bytes.received += n as u64;
+            if let Some(slice) = self.tally.slice(now) {
+                slice.received_bytes += n as u64;
+            }
+        }
+        let trip = &mut self.trips[conn.index()];
+        trip.received_bytes += n as u64;
+        trip.last_byte = now;
+        if self.shared.plan.timeouts.idle_ns != u64::MAX || self.shared.plan.timeouts.first_byte_ns != u64::MAX {
+            self.deadlines[conn.index()] = self.deadline(conn, now);
+            self.next_sweep = self.next_sweep.min(self.deadlines[conn.index()]);
+        }
+        if self.tally.wants_bytes() {
+            self.keep_bytes(conn, buffer, n);
+        }
+        match self.read(conn, buffer, n, now) {
+            Read::More => {}
+            Read::Complete { surplus } => {
+                if surplus {
+                    self.conns[conn.index()].set(flag::LAST);
+                }
+                self.response_complete(conn, now);
+            }
+            Read::Wrong(class, why) => self.fail(conn, class, why, now),
+        }
+    }
+
+    /// Keeps the first and the last bytes of a response, for the sample of a failure.
+    #[inline]
+    fn keep_bytes(&mut self, conn: ConnId, buffer: BufferId, n: usize) {
+        let bytes = self.io.received(buffer, n);
+        let trip = &mut self.trips[conn.index()];
+        let (first, last) = self.kept.slot_mut(conn.index()).split_at_mut(limits::SAMPLE_BYTES);
+        let had = trip.kept_first as usize;
+        let front = bytes.len().min(first.len() - had);
+        first[had..had + front].copy_from_slice(&bytes[..front]);
+        trip.kept_first += front as u16;
+        let rest = &bytes[front..];
+        if rest.len() >= last.len() {
+            last.copy_from_slice(&rest[rest.len() - last.len()..]);
+            trip.kept_last = last.len() as u16;
+        } else if !rest.is_empty() {
+            let had = trip.kept_last as usize;
+            let keep = had.min(last.len() - rest.len());
+            last.copy_within(had - keep..had, 0);
+            last[keep..keep + rest.len()].copy_from_slice(rest);
+            trip.kept_last = (keep + rest.len()) as u16;
+        }
+    }
+
+    /// Reads a buffer as the next part of a slot's response.
+    #[inline]
+    fn read(&mut self, conn: ConnId, buffer: BufferId, n: usize, now: Nanos) -> Read {
+        let mut at = 0;
+        while !self.conns[conn.index()].has(flag::HEAD) {
+            match self.read_head(conn, buffer, n, at, now) {
+                Ok(Some(next)) => at = next,
+                Ok(None) => return Read::More,
+                Err(wrong) => return wrong,
+            }
+            if at == n && !self.conns[conn.index()].has(flag::HEAD) {
+                return Read::More;
+            }
+        }
+        let c = &mut self.conns[conn.index()];
+        let bytes = &self.io.received(buffer, n)[at..];
+        let (mut content, mut output) = (0, 0);
+        let fed = if c.has(flag::SCAN) {
+            let scan = &mut self.streams[conn.index()].scan;
+            c.body.feed(bytes, |payload| {
+                let seen = scan.feed(payload);
+                content += seen.content_events;
+                output += seen.output_events;
+            })
+        } else {
+            c.body.feed(bytes, |_| {})
+        };
+        if content > 0 {
+            self.tokens_came(conn, content, output, now);
+        }
+        match fed {
+            Ok(fed) if fed.done => Read::Complete { surplus: fed.consumed < n - at },
+            Ok(_) => Read::More,
+            Err(wrong) => Read::Wrong(wrong.class, wrong.reason),
+        }
+    }
+
+    /// Reads a head, or a part of one, from `at` on. Returns where the next one, or the body, begins; none when the buffer is
+    /// used up before.
+    #[inline]
+    fn read_head(
+        &mut self,
+        conn: ConnId,
+        buffer: BufferId,
+        n: usize,
+        at: usize,
+        now: Nanos,
+    ) -> Result<Option<usize>, Read> {
+        let c = &mut self.conns[conn.index()];
+        let bytes = &self.io.received(buffer, n)[at..];
+        let head_only = self.shared.heads.of(c.target, self.shared.view.template(c.record)).method_is_head();
+        let carried = c.carried as usize;
+        if !c.first_byte.is_some() {
+            c.first_byte = now;
+        }
+        let parsed = if carried == 0 {
+            response::parse_head(bytes, head_only)
+        } else {
+            let area = self.carry.slot_mut(conn.index());
+            let take = bytes.len().min(area.len() - carried);
+            area[carried..carried + take].copy_from_slice(&bytes[..take]);
+            response::parse_head(&area[..carried + take], head_only)
+        };
+        match parsed {
+            Ok(HeadStep::Partial) => {
+                let area = self.carry.slot_mut(conn.index());
+                if carried + bytes.len() > area.len() {
+                    return Err(Read::Wrong(ErrorClass::HeadersTooLarge, "the head has more than 64 KiB"));
+                }
+                if carried == 0 {
+                    area[..bytes.len()].copy_from_slice(bytes);
+                }
+                c.carried += bytes.len() as u32;
+                Ok(None)
+            }
+            Ok(HeadStep::Interim { consumed }) => {
+                c.interim += 1;
+                if u32::from(c.interim) > limits::INTERIM_RESPONSES_MAX {
+                    return Err(Read::Wrong(ErrorClass::Framing, "more than 64 interim responses"));
+                }
+                c.carried = 0;
+                c.first_byte = Nanos::NONE;
+                Ok(Some(at + consumed.saturating_sub(carried)))
+            }
+            Ok(HeadStep::Final(head)) => {
+                c.carried = 0;
+                let next = at + head.consumed.saturating_sub(carried);
+                self.begin_response(conn, &head);
+                Ok(Some(next))
+            }
+            Err(wrong) => Err(Read::Wrong(wrong.class, wrong.reason)),
+        }
+    }
+
+    /// The head of the final response is whole.
+    #[inline]
+    fn begin_response(&mut self, conn: ConnId, head: &Head) {
+        let plan = &self.shared.plan;
+        let c = &mut self.conns[conn.index()];
+        c.set(flag::HEAD);
+        c.status = head.status;
+        c.body = Body::new(head.framing);
+        if !head.keep_alive {
+            c.set(flag::LAST);
+        }
+        let stream = match plan.stream {
+            StreamMode::Auto => head.content == Content::EventStream,
+            StreamMode::Sse => true,
+            StreamMode::Off => false,
+        };
+        if head.encoded {
+            if stream {
+                c.set(flag::ENCODED);
+            }
+            return;
+        }
+        let wants_usage = self.shared.view.flags(c.record).llm();
+        if stream && (200..300).contains(&head.status) {
+            c.set(flag::STREAM | flag::SCAN);
+            self.streams[conn.index()].begin(Scan::stream());
+        } else if head.content == Content::Json && wants_usage && plan.stream != StreamMode::Off {
+            c.set(flag::SCAN);
+            self.streams[conn.index()].begin(Scan::json());
+        }
+    }
+
+    /// Content events became whole in this read; `output` of them are no reasoning.
+    #[inline]
+    fn tokens_came(&mut self, conn: ConnId, content: u32, output: u32, now: Nanos) {
+        let c = &self.conns[conn.index()];
+        if !c.has(flag::STREAM) {
+            return;
+        }
+        let measured = !c.has(flag::WARMUP);
+        let s = &mut self.streams[conn.index()];
+        let gaps = &mut self.tally.result.series[Metric::InterChunkLatency as usize];
+        let mut left = content;
+        if !s.first_token.is_some() {
+            s.first_token = now;
+            s.last_token = now;
+            left -= 1;
+        }
+        if left > 0 && !s.second_token.is_some() {
+            s.second_token = now;
+        }
+        // Events that came in one read came at one time: the first has a gap, the others none.
+        for _ in 0..left {
+            if measured {
+                gaps.record(now.since(s.last_token));
+            }
+            s.last_token = now;
+        }
+        if output > 0 && !s.first_output.is_some() {
+            s.first_output = now;
+        }
+        s.content_events += content;
+    }
+
+    /// The receive has ended: end of stream, no buffers, reset, or cancelled.
+    #[cold]
+    fn receive_ended(&mut self, conn: ConnId, result: i32, now: Nanos) {
+        if result == -libc::ENOBUFS {
+            self.tally.result.cost.buffers_out += 1;
+            let c = &mut self.conns[conn.index()];
+            if !c.has(flag::STARVED) && !c.has(flag::RECV) {
+                c.set(flag::STARVED);
+                self.starved.push(conn.0);
+            }
+            return;
+        }
+        match self.conns[conn.index()].state {
+            State::Idle => self.begin_close(conn),
+            State::Busy if result == 0 => self.peer_closed(conn, now),
+            State::Busy => self.lost(conn, ErrorClass::Reset, errno_text(-result), now),
+            State::Closed | State::Connecting | State::Closing => {}
+        }
+    }
+
+    /// The server closed its side while a request was on the connection.
+    fn peer_closed(&mut self, conn: ConnId, now: Nanos) {
+        let c = &mut self.conns[conn.index()];
+        c.set(flag::LAST);
+        if c.has(flag::ANSWERED) {
+            self.answered(conn, true, now);
+        } else if c.has(flag::HEAD) {
+            match c.body.at_close() {
+                Ok(()) => self.response_complete(conn, now),
+                Err(wrong) => self.fail(conn, wrong.class, wrong.reason, now),
+            }
+        } else if c.carried > 0 || c.interim > 0 {
+            self.fail(conn, ErrorClass::Truncated, "closed inside the response head", now);
+        } else {
+            self.lost(conn, ErrorClass::NoResponse, "closed without a response", now);
+        }
+    }
+
+    /// The connection is gone, and no response was complete.
+    fn lost(&mut self, conn: ConnId, class: ErrorClass, why: &'static str, now: Nanos) {
+        let c = &self.conns[conn.index()];
+        if c.has(flag::ANSWERED) {
+            return self.answered(conn, true, now);
+        }
+        let untouched = !c.has(flag::HEAD) && c.carried == 0 && c.interim == 0;
+        let class = if untouched && c.has(flag::KEPT) { ErrorClass::StaleConnection } else { class };
+        self.fail(conn, class, why, now);
+    }
+
+    /// The response is complete by its framing. The slot is free when the request is, too.
+    #[inline]
+    fn response_complete(&mut self, conn: ConnId, now: Nanos) {
+        let c = &mut self.conns[conn.index()];
+        let trip = &mut self.trips[conn.index()];
+        c.set(flag::ANSWERED);
+        trip.last_byte = now;
+        let whole = trip.sent_bytes == trip.total_bytes;
+        if !c.has(flag::SEND) && (whole || c.has(flag::SEND_FAILED)) {
+            self.answered(conn, !whole, now);
+        } else if c.has(flag::LAST) || c.status >= 400 {
+            // The server has its answer out and will not read on: the rest of the body is not worth sending.
+            self.answered(conn, !whole, now);
+        }
+        // Else a server that answers early and reads on: the send's completion ends the request.
+    }
+
+    /// Counts a request whose response is complete, and frees its slot. `close` when the connection is of no more use.
+    pub(super) fn answered(&mut self, conn: ConnId, close: bool, _now: Nanos) {
+        let done = self.trips[conn.index()].last_byte;
+        let outcome = self.judge(conn);
+        let c = &mut self.conns[conn.index()];
+        if close || c.has(flag::SEND) {
+            c.set(flag::LAST);
+        }
+        self.end_request(conn, outcome, "", done);
+        self.keep_or_close(conn);
+    }
+
+    /// How a complete response ended.
+    #[inline]
+    fn judge(&mut self, conn: ConnId) -> Outcome {
+        let c = &self.conns[conn.index()];
+        if let Some(class) = ErrorClass::of_status(c.status) {
+            return Outcome::Failed(class);
+        }
+        if c.has(flag::ENCODED) {
+            self.tally.result.cost.encoded_streams += 1;
+        }
+        if !c.has(flag::STREAM) {
+            return Outcome::Succeeded;
+        }
+        let stream = &mut self.streams[conn.index()];
+        stream.scan.finish();
+        let scan = &stream.scan;
+        if scan.error() {
+            Outcome::Failed(ErrorClass::StreamError)
+        } else if scan.events() == 0 {
+            Outcome::Failed(ErrorClass::StreamEmpty)
+        } else if stream.content_events > 0 && !scan.finished() && !self.shared.plan.stream_end_any {
+            Outcome::Failed(ErrorClass::StreamIncomplete)
+        } else {
+            Outcome::Succeeded
+        }
+    }
+
+    /// A failure that ends the connection too.
+    #[cold]
+    pub(super) fn fail(&mut self, conn: ConnId, class: ErrorClass, why: &'static str, now: Nanos) {
+        self.end_request(conn, Outcome::Failed(class), why, now);
+        self.begin_close(conn);
+    }
+
+    /// The cache entry changed under the run.
+    #[cold]
+    pub(super) fn fail_changed(&mut self, conn: ConnId, now: Nanos) {
+        self.fail(conn, ErrorClass::CacheChanged, "the data file of the cache entry was changed or truncated", now);
+    }
+
+    /// Ends a request: its row is counted, and its session goes on.
+    pub(super) fn end_request(&mut self, conn: ConnId, outcome: Outcome, why: &'static str, done: Nanos) {
+        let row = self.row(conn, outcome, done);
+        let trip = &self.trips[conn.index()];
+        let (first, last) = self.kept.slot(conn.index()).split_at(limits::SAMPLE_BYTES);
+        let evidence =
+            Evidence { what: why, first: &first[..trip.kept_first as usize], last: &last[..trip.kept_last as usize] };
+        self.tally.count(&row, trip.total_bytes.saturating_sub(u64::from(trip.head_bytes)), outcome, evidence);
+        if let Some(rows) = &mut self.rows {
+            rows.push(&row);
+        }
+        let c = &mut self.conns[conn.index()];
+        let (record, instance) = (c.record, c.instance);
+        c.clear(flag::WAITED | flag::OF_REQUEST);
+        self.deadlines[conn.index()] = Nanos::NONE;
+        self.counts.in_flight -= 1;
+        match outcome {
+            Outcome::Succeeded => {
+                self.counts.succeeded += 1;
+                self.shared.live[self.index].latency(done.since(row.start));
+            }
+            Outcome::Failed(_) => self.counts.failed += 1,
+            Outcome::Cut => {}
+        }
+        let end = done.since(self.start);
+        self.agenda.ended(record, instance, outcome == Outcome::Succeeded, end);
+    }
+
+    /// The row of a slot's request.
+    #[inline]
+    fn row(&mut self, conn: ConnId, outcome: Outcome, done: Nanos) -> Row {
+        let view = &self.shared.view;
+        let c = &self.conns[conn.index()];
+        let trip = &self.trips[conn.index()];
+        let mut row = Row {
+            due: trip.due,
+            start: c.start,
+            sent: trip.sent,
+            first_byte: c.first_byte,
+            done,
+            connect_ns: trip.connect_ns,
+            bytes_sent: trip.sent_bytes,
+            bytes_received: trip.received_bytes,
+            record: c.record.0,
+            session: view.session(c.record),
+            turn: view.turn(c.record),
+            instance: (trip.unit / u64::from(view.records().max(1))) as u32,
+            connection: conn.0,
+            connection_use: trip.uses,
+            input_tokens: view.input_tokens(c.record).unwrap_or(NONE_U32),
+            status: c.status,
+            worker: self.index as u16,
+            target: c.target,
+            outcome: outcome.code(),
+            flags: Row::INPUT_FROM_INDEX,
+            ..Row::EMPTY
+        };
+        for (of, to) in [(flag::KEPT, Row::REUSED), (flag::WARMUP, Row::WARMUP), (flag::ZERO_COPY, Row::ZERO_COPY)] {
+            if c.has(of) {
+                row.flags |= to;
+            }
+        }
+        if c.has(flag::SCAN) {
+            self.streams[conn.index()].complete(&mut row, c.has(flag::STREAM));
+        }
+        row
+    }
+}

@@ -1,0 +1,131 @@
+//! What the engine needs of a ring, so that the same worker runs on the kernel's and on a simulated one.
+
+use crate::{
+    data::{ConnId, Result, Span},
+    sys::ring::{BufferId, Completion, Copying, Ring, SendRefused},
+};
+
+/// A ring with connections in it. The contract of each call is that of [`Ring`]'s method of the same name.
+pub trait Io {
+    /// Opens a slot's socket and begins to connect it.
+    fn connect(&mut self, conn: ConnId, generation: u16, address: usize) -> std::io::Result<()>;
+    /// The slot's send area.
+    fn head_mut(&mut self, conn: ConnId) -> &mut [u8];
+    /// Copies a body behind a head in the send area.
+    fn append_body(&mut self, conn: ConnId, head: usize, spans: &[Span]) -> Result<usize, SendRefused>;
+    /// Sends a part of the send area.
+    fn send_area(&mut self, conn: ConnId, generation: u16, from: usize, to: usize);
+    /// Sends a part of the send area, and spans of the map behind it.
+    fn send_vector(
+        &mut self,
+        conn: ConnId,
+        generation: u16,
+        head: (usize, usize),
+        spans: &[Span],
+        skip: u64,
+        copying: Copying,
+    ) -> Result<u64, SendRefused>;
+    /// Arms the receive.
+    fn recv(&mut self, conn: ConnId, generation: u16);
+    /// Ends both directions.
+    fn shutdown(&mut self, conn: ConnId);
+    /// Cancels what the slot has in the kernel.
+    fn cancel(&mut self, conn: ConnId, generation: u16);
+    /// Closes the socket.
+    fn close(&mut self, conn: ConnId);
+    /// Submits, and waits for a completion for at most so long; 0 does not wait.
+    fn submit_and_wait(&mut self, timeout_ns: u64) -> Result<()>;
+    /// True when a completion is there, or work that makes one.
+    fn has_completions(&mut self) -> bool;
+    /// Copies completions out.
+    fn completions(&mut self, out: &mut [Completion]) -> usize;
+    /// Bytes of a lent buffer.
+    fn received(&self, buffer: BufferId, bytes: usize) -> &[u8];
+    /// Gives a lent buffer back.
+    fn give_back(&mut self, buffer: BufferId);
+    /// Shows the kernel the buffers that were given back.
+    fn publish(&mut self);
+    /// Operations in the kernel.
+    fn in_kernel(&self) -> u64;
+    /// Zero-copy sends can be asked for.
+    fn zero_copy(&self) -> bool;
+    /// Times that the submission queue was full, and completion overflows.
+    fn pressure(&self) -> (u64, u64);
+}
+
+impl Io for Ring {
+    #[inline]
+    fn connect(&mut self, conn: ConnId, generation: u16, address: usize) -> std::io::Result<()> {
+        Ring::connect(self, conn, generation, address)
+    }
+    #[inline]
+    fn head_mut(&mut self, conn: ConnId) -> &mut [u8] {
+        Ring::head_mut(self, conn)
+    }
+    #[inline]
+    fn append_body(&mut self, conn: ConnId, head: usize, spans: &[Span]) -> Result<usize, SendRefused> {
+        Ring::append_body(self, conn, head, spans)
+    }
+    #[inline]
+    fn send_area(&mut self, conn: ConnId, generation: u16, from: usize, to: usize) {
+        Ring::send_area(self, conn, generation, from, to);
+    }
+    #[inline]
+    fn send_vector(
+        &mut self,
+        conn: ConnId,
+        generation: u16,
+        head: (usize, usize),
+        spans: &[Span],
+        skip: u64,
+        copying: Copying,
+    ) -> Result<u64, SendRefused> {
+        Ring::send_vector(self, conn, generation, head, spans, skip, copying)
+    }
+    #[inline]
+    fn recv(&mut self, conn: ConnId, generation: u16) {
+        Ring::recv(self, conn, generation);
+    }
+    fn shutdown(&mut self, conn: ConnId) {
+        Ring::shutdown(self, conn);
+    }
+    fn cancel(&mut self, conn: ConnId, generation: u16) {
+        Ring::cancel(self, conn, generation);
+    }
+    fn close(&mut self, conn: ConnId) {
+        Ring::close(self, conn);
+    }
+    #[inline]
+    fn submit_and_wait(&mut self, timeout_ns: u64) -> Result<()> {
+        Ring::submit_and_wait(self, timeout_ns)
+    }
+    #[inline]
+    fn has_completions(&mut self) -> bool {
+        Ring::has_completions(self)
+    }
+    #[inline]
+    fn completions(&mut self, out: &mut [Completion]) -> usize {
+        Ring::completions(self, out)
+    }
+    #[inline]
+    fn received(&self, buffer: BufferId, bytes: usize) -> &[u8] {
+        Ring::received(self, buffer, bytes)
+    }
+    #[inline]
+    fn give_back(&mut self, buffer: BufferId) {
+        Ring::give_back(self, buffer);
+    }
+    #[inline]
+    fn publish(&mut self) {
+        Ring::publish(self);
+    }
+    fn in_kernel(&self) -> u64 {
+        Ring::in_kernel(self)
+    }
+    fn zero_copy(&self) -> bool {
+        Ring::zero_copy(self)
+    }
+    fn pressure(&self) -> (u64, u64) {
+        Ring::pressure(self)
+    }
+}

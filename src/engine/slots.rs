@@ -1,0 +1,299 @@
+//! What happens to connection slots: taken, opened, kept, closed, timed out.
+
+use super::{
+    conn::{State, flag},
+    io::Io,
+    worker::Worker,
+};
+use crate::data::{
+    ConnId, Nanos,
+    metric::Metric,
+    outcome::{ErrorClass, Outcome},
+    plan::Reuse,
+};
+
+impl<I: Io> Worker<'_, I> {
+    /// An operation of a slot was handed to the ring.
+    #[inline]
+    pub(super) fn asked(&mut self, conn: ConnId, of: u16) {
+        let c = &mut self.conns[conn.index()];
+        c.in_kernel += 1;
+        c.set(of);
+    }
+
+    /// True when a request could be started: a slot is idle, or one could be opened.
+    #[inline]
+    pub(super) fn any_slot(&mut self) -> bool {
+        !self.closed.is_empty() || (0..self.idle.len()).any(|target| self.has_idle(target))
+    }
+
+    /// True when a target has an idle slot; drops from its ring what is idle no more.
+    #[inline]
+    fn has_idle(&mut self, target: usize) -> bool {
+        while let Some(slot) = self.idle[target].front() {
+            if self.conns[slot as usize].state == State::Idle {
+                return true;
+            }
+            self.idle[target].pop();
+            self.conns[slot as usize].clear(flag::LISTED);
+        }
+        false
+    }
+
+    /// Takes a slot for the next request: of the target whose turn it is, or of the next one that has a free slot. An idle
+    /// connection goes before a new one.
+    #[inline]
+    pub(super) fn take_slot(&mut self) -> Option<(ConnId, u16)> {
+        let targets = self.idle.len();
+        for step in 0..targets {
+            let target = (self.next_target as usize + step) % targets;
+            let slot = if self.has_idle(target) { self.idle[target].pop() } else { self.closed.pop() };
+            if let Some(slot) = slot {
+                self.conns[slot as usize].clear(flag::LISTED);
+                self.next_target = ((target + 1) % targets) as u16;
+                return Some((ConnId(slot), target as u16));
+            }
+        }
+        None
+    }
+
+    /// Opens a slot's connection to a target, at the address that answered last.
+    pub(super) fn open(&mut self, conn: ConnId, target: u16, now: Nanos) {
+        let trip = &mut self.trips[conn.index()];
+        trip.address = self.good_address[target as usize];
+        trip.tried = 0;
+        trip.uses = 0;
+        trip.connect_began = now;
+        self.conns[conn.index()].target = target;
+        self.connect(conn, now);
+    }
+
+    /// Connects to the slot's current address.
+    fn connect(&mut self, conn: ConnId, now: Nanos) {
+        let (base, count) = self.shared.addresses[self.conns[conn.index()].target as usize];
+        let trip = &mut self.trips[conn.index()];
+        trip.tried += 1;
+        let address = base + trip.address % count;
+        let c = &mut self.conns[conn.index()];
+        c.state = State::Connecting;
+        c.clear(flag::KEPT | flag::LAST | flag::RECV | flag::SEND | flag::STARVED);
+        let generation = c.generation;
+        match self.io.connect(conn, generation, address as usize) {
+            Ok(()) => {
+                self.conns[conn.index()].in_kernel += 1;
+                let deadline = trip.connect_began.plus(self.shared.plan.timeouts.connect_ns);
+                self.deadlines[conn.index()] = deadline;
+                self.next_sweep = self.next_sweep.min(deadline);
+            }
+            Err(error) => self.connect_failed(conn, error.raw_os_error().unwrap_or(0), now),
+        }
+    }
+
+    /// The connect has ended.
+    pub(super) fn connected(&mut self, conn: ConnId, result: i32, now: Nanos) {
+        if result < 0 {
+            return self.connect_failed(conn, -result, now);
+        }
+        let trip = &mut self.trips[conn.index()];
+        let took = now.since(trip.connect_began);
+        let c = &mut self.conns[conn.index()];
+        let (target, generation) = (c.target, c.generation);
+        c.state = State::Idle;
+        self.good_address[target as usize] = trip.address;
+        self.counts.connections += 1;
+        let connections = &mut self.tally.result.connections;
+        connections.opened += 1;
+        connections.established_peak = connections.established_peak.max(self.counts.connections);
+        self.tally.result.series[Metric::ConnectTime as usize].record(took);
+        self.deadlines[conn.index()] = Nanos::NONE;
+        self.io.recv(conn, generation);
+        self.asked(conn, flag::RECV);
+        if self.conns[conn.index()].has(flag::WAITED) {
+            self.trips[conn.index()].connect_ns = took;
+            self.begin(conn, now);
+        } else {
+            self.list_idle(conn);
+        }
+    }
+
+    /// The connect failed: the target's next address is tried, then the request that waited fails.
+    pub(super) fn connect_failed(&mut self, conn: ConnId, errno: i32, now: Nanos) {
+        let class = match errno {
+            libc::ECONNREFUSED => ErrorClass::ConnectRefused,
+            // A unix socket file that is not there is a server that does not listen.
+            libc::ENOENT => ErrorClass::ConnectRefused,
+            libc::ETIMEDOUT => ErrorClass::ConnectTimeout,
+            libc::EADDRNOTAVAIL | libc::EADDRINUSE => ErrorClass::NoLocalPort,
+            _ => ErrorClass::ConnectFailed,
+        };
+        let (_, addresses) = self.shared.addresses[self.conns[conn.index()].target as usize];
+        if self.trips[conn.index()].tried < addresses && class != ErrorClass::NoLocalPort {
+            self.io.close(conn);
+            let c = &mut self.conns[conn.index()];
+            c.generation = c.generation.wrapping_add(1);
+            let trip = &mut self.trips[conn.index()];
+            trip.address = (trip.address + 1) % addresses;
+            return self.connect(conn, now);
+        }
+        self.tally.result.connections.failed += 1;
+        if self.conns[conn.index()].has(flag::WAITED) {
+            self.end_request(conn, Outcome::Failed(class), errno_text(errno), now);
+        }
+        self.begin_close(conn);
+    }
+
+    /// Puts an open connection among the idle ones.
+    #[inline]
+    pub(super) fn list_idle(&mut self, conn: ConnId) {
+        let c = &mut self.conns[conn.index()];
+        c.state = State::Idle;
+        self.deadlines[conn.index()] = Nanos::NONE;
+        if !c.has(flag::LISTED) {
+            c.set(flag::LISTED);
+            self.idle[c.target as usize].push(conn.0);
+        }
+    }
+
+    /// After a response that was complete: the connection is kept, or closed.
+    #[inline]
+    pub(super) fn keep_or_close(&mut self, conn: ConnId) {
+        let c = &mut self.conns[conn.index()];
+        if c.has(flag::LAST) || self.shared.plan.reuse == Reuse::Never {
+            self.begin_close(conn);
+        } else {
+            c.set(flag::KEPT);
+            self.trips[conn.index()].uses += 1;
+            self.list_idle(conn);
+        }
+    }
+
+    /// Ends a connection. The slot is free once nothing of it is in the kernel.
+    pub(super) fn begin_close(&mut self, conn: ConnId) {
+        let c = &mut self.conns[conn.index()];
+        if matches!(c.state, State::Closed | State::Closing) {
+            return;
+        }
+        if c.state != State::Connecting {
+            self.counts.connections = self.counts.connections.saturating_sub(1);
+        }
+        let connecting = c.state == State::Connecting;
+        c.state = State::Closing;
+        c.clear(flag::WAITED);
+        self.deadlines[conn.index()] = Nanos::NONE;
+        if c.in_kernel == 0 {
+            return self.closed(conn);
+        }
+        let (generation, sending) = (c.generation, c.has(flag::SEND));
+        self.io.shutdown(conn);
+        if connecting || sending {
+            self.io.cancel(conn, generation);
+            self.conns[conn.index()].in_kernel += 1;
+        }
+    }
+
+    /// Nothing of a closing slot is in the kernel any more.
+    pub(super) fn closed(&mut self, conn: ConnId) {
+        self.io.close(conn);
+        let c = &mut self.conns[conn.index()];
+        debug_assert!(c.state == State::Closing && c.in_kernel == 0);
+        c.state = State::Closed;
+        c.generation = c.generation.wrapping_add(1);
+        c.flags &= flag::LISTED | flag::STARVED;
+        self.closed.push(conn.0);
+    }
+
+    /// When a slot must have moved on, whose request was begun or whose bytes came at `now`.
+    #[inline]
+    pub(super) fn deadline(&self, conn: ConnId, now: Nanos) -> Nanos {
+        let t = &self.shared.plan.timeouts;
+        let c = &self.conns[conn.index()];
+        let whole = c.start.plus(t.request_ns);
+        if !self.trips[conn.index()].last_byte.is_some() {
+            whole.min(c.start.plus(t.first_byte_ns))
+        } else {
+            whole.min(now.plus(t.idle_ns))
+        }
+    }
+
+    /// Ends what has outlived its deadline, and finds the next time to look.
+    pub(super) fn sweep(&mut self, now: Nanos) {
+        let mut next = Nanos::NONE;
+        for slot in 0..self.deadlines.len() {
+            let deadline = self.deadlines[slot];
+            if deadline <= now {
+                self.timed_out(ConnId(slot as u32), now);
+            }
+            next = next.min(self.deadlines[slot]);
+        }
+        self.next_sweep = next;
+    }
+
+    #[cold]
+    fn timed_out(&mut self, conn: ConnId, now: Nanos) {
+        self.deadlines[conn.index()] = Nanos::NONE;
+        let t = &self.shared.plan.timeouts;
+        let c = &self.conns[conn.index()];
+        match c.state {
+            State::Connecting => {
+                self.tally.result.connections.failed += 1;
+                if c.has(flag::WAITED) {
+                    self.end_request(conn, Outcome::Failed(ErrorClass::ConnectTimeout), "no connection in time", now);
+                }
+                self.begin_close(conn);
+            }
+            State::Busy if c.has(flag::ANSWERED) => self.answered(conn, true, now),
+            State::Busy => {
+                let last = self.trips[conn.index()].last_byte;
+                let class = if c.start.plus(t.request_ns) <= now {
+                    ErrorClass::RequestTimeout
+                } else if last.is_some() {
+                    ErrorClass::IdleTimeout
+                } else {
+                    ErrorClass::FirstByteTimeout
+                };
+                self.fail(conn, class, "", now);
+            }
+            State::Closed | State::Idle | State::Closing => {}
+        }
+    }
+
+    /// Cuts every request in flight.
+    pub(super) fn cut_all(&mut self, now: Nanos) {
+        for slot in 0..self.conns.len() as u32 {
+            let conn = ConnId(slot);
+            let c = &self.conns[conn.index()];
+            match c.state {
+                State::Busy if c.has(flag::ANSWERED) => self.answered(conn, true, now),
+                State::Busy => {
+                    self.end_request(conn, Outcome::Cut, "", now);
+                    self.begin_close(conn);
+                }
+                State::Connecting if c.has(flag::WAITED) => {
+                    self.end_request(conn, Outcome::Cut, "", now);
+                    self.begin_close(conn);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Arms again the receives that ended for want of buffers, now that some came back.
+    #[inline]
+    pub(super) fn feed_starved(&mut self) {
+        while let Some(slot) = self.starved.pop() {
+            let conn = ConnId(slot);
+            let c = &mut self.conns[conn.index()];
+            c.clear(flag::STARVED);
+            if matches!(c.state, State::Idle | State::Busy) && !c.has(flag::RECV) {
+                let generation = c.generation;
+                self.io.recv(conn, generation);
+                self.asked(conn, flag::RECV);
+            }
+        }
+    }
+}
+
+/// The kernel's reason in words, without allocating.
+pub(super) fn errno_text(errno: i32) -> &'static str {
+    nix::errno::Errno::from_raw(errno).desc()
+}

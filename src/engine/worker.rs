@@ -1,0 +1,508 @@
+//! One worker: the loop, and how requests begin. What completions do is in `dispatch`, what connections do in `slots`.
+//!
+//! After [`Worker::new`] nothing here allocates, locks, logs or formats.
+
+use super::{
+    conn::{Conn, IdleRing, State, Stream, Trip, flag},
+    io::Io,
+    live::{Control, Counts, Halt, Live},
+    tally::Tally,
+};
+use std::sync::Arc;
+
+use crate::{
+    cache::View,
+    data::{
+        ConnId, Nanos, Result, WorkerId, limits,
+        plan::{Pace, Plan, SendPath},
+        results::{EndedBy, WorkerResult},
+    },
+    pace::{Agenda, Pick, Work},
+    sys::{
+        area::Area,
+        clock::Clock,
+        cpu,
+        ring::{Completion, Copying, Op},
+    },
+    wire::{request::HeadTemplate, scan::Scan},
+};
+
+/// Bodies from this size on go out zero-copy to another machine (`--send auto`). On loopback the kernel copies them anyway,
+/// at 1.1 to 1.3 times the cost of a plain send; the size is where liburing's own measurements on a NIC break even.
+const ZERO_COPY_BYTES_MIN: u64 = 32 << 10;
+/// How long before a due time a hybrid wait leaves the kernel and spins: a timer of the ring comes 5 to 20 us late (p50) and
+/// 17 to 60 us (p99), measured at 1k to 50k requests a second.
+const SPIN_NS: u64 = 50_000;
+
+/// What all workers of a run share, read-only.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub plan: Plan,
+    pub view: Arc<View>,
+    /// Heads: by target, and by target and record template where records bring their own.
+    pub heads: Heads,
+    /// First address of each target in the ring's list, and how many it has.
+    pub addresses: Vec<(u16, u16)>,
+    pub control: Control,
+    pub live: Vec<Live>,
+    pub clock: Clock,
+}
+
+/// Request heads, made at set-up: `templates + 1` a target, the run's own first.
+#[derive(Debug)]
+pub(super) struct Heads {
+    pub templates: Vec<HeadTemplate>,
+    /// Templates of records, each as many as the dataset has.
+    pub by_record: usize,
+}
+
+impl Heads {
+    #[inline]
+    pub fn of(&self, target: u16, template: Option<u32>) -> &HeadTemplate {
+        &self.templates[target as usize * (self.by_record + 1) + template.map_or(0, |t| t as usize + 1)]
+    }
+
+    /// Bytes of the longest head.
+    pub fn bytes_max(&self) -> usize {
+        self.templates.iter().map(HeadTemplate::bytes_max).max().unwrap_or(0)
+    }
+}
+
+/// How bodies of one worker go out, decided at set-up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendRule {
+    /// Bodies up to this size are copied behind their head.
+    pub copy_max: u64,
+    /// Bodies from this size on are sent without copying.
+    pub zero_copy_min: u64,
+}
+
+/// One worker thread's whole state.
+#[derive(Debug)]
+pub(super) struct Worker<'a, I: Io> {
+    pub shared: &'a Shared,
+    pub io: I,
+    pub index: usize,
+    pub agenda: Agenda,
+    pub tally: Tally,
+    pub rule: SendRule,
+    /// Requests in flight, at most.
+    pub slots_max: u32,
+    pub conns: Box<[Conn]>,
+    pub trips: Box<[Trip]>,
+    pub streams: Box<[Stream]>,
+    /// When each slot must have moved on; swept.
+    pub deadlines: Box<[Nanos]>,
+    pub next_sweep: Nanos,
+    /// Heads that came in pieces.
+    pub carry: Area,
+    /// First and last bytes of responses, for error samples.
+    pub kept: Area,
+    pub idle: Box<[IdleRing]>,
+    /// Slots without a socket.
+    pub closed: Vec<u32>,
+    /// Slots whose receive ended for want of buffers.
+    pub starved: Vec<u32>,
+    /// Address of each target that answered last.
+    pub good_address: Box<[u16]>,
+    /// The target whose turn it is.
+    pub next_target: u16,
+    pub counts: Counts,
+    /// The start of the run, once it is known.
+    pub start: Nanos,
+    /// When completions were dispatched last: slots became free then.
+    pub dispatched: Nanos,
+    pub turn_began: Nanos,
+    /// Time spent spinning for a due time, nanoseconds.
+    pub spun_ns: u64,
+    pub ended: Option<EndedBy>,
+    pub pending: Box<[Completion]>,
+    pub rows: Option<super::rows::RowWriter>,
+}
+
+impl<'a, I: Io> Worker<'a, I> {
+    /// Takes all memory of the worker. `connections` slots, of which `slots_max` may carry a request at the same time.
+    pub fn new(
+        shared: &'a Shared,
+        io: I,
+        index: usize,
+        agenda: Agenda,
+        rule: SendRule,
+        connections: u32,
+        rows: Option<super::rows::RowWriter>,
+    ) -> Result<Self> {
+        let n = connections as usize;
+        let core = shared.plan.cores.get(index).copied().flatten();
+        let blank = Completion {
+            op: Op::Cancel,
+            conn: ConnId(0),
+            generation: 0,
+            result: 0,
+            more: false,
+            notification: false,
+            buffer: None,
+        };
+        let targets = shared.addresses.len();
+        Ok(Self {
+            io,
+            index,
+            agenda,
+            tally: Tally::new(WorkerId(index as u16), core, shared.plan.goodput.clone()),
+            rule,
+            slots_max: connections,
+            conns: vec![Conn::CLOSED; n].into(),
+            trips: vec![Trip::EMPTY; n].into(),
+            streams: vec![Stream::new(Scan::stream()); n].into(),
+            deadlines: vec![Nanos::NONE; n].into(),
+            next_sweep: Nanos::NONE,
+            carry: Area::new(n, limits::RESPONSE_HEAD_BYTES_MAX)?,
+            kept: Area::new(n, 2 * limits::SAMPLE_BYTES)?,
+            idle: (0..targets).map(|_| IdleRing::new(connections)).collect(),
+            closed: (0..connections).rev().collect(),
+            starved: Vec::with_capacity(n),
+            good_address: vec![0; targets].into(),
+            next_target: 0,
+            counts: Counts::default(),
+            start: Nanos::NONE,
+            dispatched: Nanos::ZERO,
+            turn_began: Nanos::ZERO,
+            spun_ns: 0,
+            ended: None,
+            pending: vec![blank; limits::COMPLETIONS_PER_TURN].into(),
+            rows,
+            shared,
+        })
+    }
+
+    /// Opens `wanted` connections before the clock starts, and waits for them until the connect time-out. A connection that
+    /// fails here is tried again on behalf of the first request that needs it.
+    pub fn preconnect(&mut self, wanted: u32) -> Result<()> {
+        /// Connects under way at once: below the smallest listen backlog that is common (128).
+        const AT_ONCE: u32 = 64;
+        let now = self.shared.clock.now();
+        let until = now.plus(self.shared.plan.timeouts.connect_ns.min(10_000_000_000));
+        let (mut begun, mut opening) = (0, 0);
+        loop {
+            let now = self.shared.clock.now();
+            while begun < wanted && opening < AT_ONCE {
+                let Some(slot) = self.closed.pop() else { break };
+                let targets = self.idle.len() as u32;
+                self.open(ConnId(slot), (begun % targets) as u16, now);
+                begun += 1;
+                opening += 1;
+            }
+            self.io.submit_and_wait(limits::WAIT_MAX_NS / 10)?;
+            self.reap();
+            self.sweep(self.shared.clock.now());
+            opening =
+                self.conns.iter().filter(|c| matches!(c.state, State::Connecting | State::Closing)).count() as u32;
+            let all = begun >= wanted || self.closed.is_empty();
+            if (all && opening == 0) || now >= until || self.shared.control.asked().is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs from `start` to the end, drain included. The tally is complete after it.
+    pub fn run(&mut self, start: Nanos) -> Result<()> {
+        while let left @ 1.. = start.since(self.shared.clock.now()) {
+            if left > 200_000 {
+                std::thread::sleep(std::time::Duration::from_nanos(left - 100_000));
+            }
+        }
+        let usage = cpu::thread_usage();
+        self.start = start;
+        self.dispatched = start;
+        self.turn_began = start;
+        if let Some(from) = self.agenda.measured_from_ns() {
+            self.tally.measure_from(start.plus(from));
+        }
+        let mut drain_until = Nanos::NONE;
+        loop {
+            let now = self.shared.clock.now();
+            self.account_turn(now);
+            let pick = self.start_due(now);
+            if self.ended.is_some() && !drain_until.is_some() {
+                drain_until = now.plus(self.shared.plan.stop.drain_ns);
+            }
+            if self.is_over(pick, now, drain_until) {
+                break;
+            }
+            self.wait(pick, now, drain_until)?;
+            self.reap();
+            if self.next_sweep <= self.dispatched {
+                self.sweep(self.dispatched);
+            }
+        }
+        self.finish();
+        self.cost(usage, start);
+        Ok(())
+    }
+
+    /// Accounts the time since the last turn to the timeline.
+    #[inline]
+    fn account_turn(&mut self, now: Nanos) {
+        let spent = now.since(self.turn_began);
+        let in_flight = self.counts.in_flight;
+        if let Some(slice) = self.tally.slice(now) {
+            slice.in_flight_ns += spent * in_flight;
+        }
+        self.tally.result.cost.turns += 1;
+        self.turn_began = now;
+        self.shared.live[self.index].show(&self.counts);
+    }
+
+    /// Starts what is due, at most [`limits::STARTS_PER_TURN`]. Returns what the agenda said last.
+    #[inline]
+    fn start_due(&mut self, now: Nanos) -> Pick {
+        if let Some(how) = self.shared.control.asked() {
+            self.agenda.shut(now.since(self.start));
+            self.ended.get_or_insert(EndedBy::Interrupt);
+            if how == Halt::Now {
+                self.cut_all(now);
+            }
+        }
+        let offset = now.since(self.start);
+        let mut begun = 0;
+        loop {
+            let slot_free = begun < limits::STARTS_PER_TURN && self.slot_free();
+            let pick = self.agenda.pick(offset, slot_free);
+            match pick {
+                Pick::Start(work) => {
+                    self.start_work(work, now);
+                    begun += 1;
+                }
+                Pick::Done => {
+                    if self.ended.is_none() {
+                        self.ended = Some(self.agenda.ended_by(offset));
+                    }
+                    return pick;
+                }
+                Pick::At(_) | Pick::Wait => {
+                    if self.ended.is_none() && self.agenda.stop_ns().is_some_and(|stop| offset >= stop) {
+                        self.ended = Some(EndedBy::Duration);
+                    }
+                    return if begun >= limits::STARTS_PER_TURN { Pick::At(0) } else { pick };
+                }
+            }
+        }
+    }
+
+    /// Begins one request on a free slot, or opens a connection for it.
+    #[inline]
+    fn start_work(&mut self, work: Work, now: Nanos) {
+        if !self.tally.measuring()
+            && let Some(from) = self.agenda.measured_from_ns()
+        {
+            self.tally.measure_from(self.start.plus(from));
+        }
+        let Some((conn, target)) = self.take_slot() else { unreachable!("slot_free() found one in this turn") };
+        let c = &mut self.conns[conn.index()];
+        c.record = work.record;
+        c.instance = work.instance;
+        c.status = 0;
+        c.interim = 0;
+        c.carried = 0;
+        c.start = Nanos::NONE;
+        c.first_byte = Nanos::NONE;
+        c.clear(flag::OF_REQUEST);
+        if work.warmup {
+            c.set(flag::WARMUP);
+        }
+        let trip = &mut self.trips[conn.index()];
+        trip.due = work.due_ns.map_or(self.dispatched.min(now), |due| self.start.plus(due));
+        trip.unit = work.unit;
+        trip.sent = Nanos::NONE;
+        (trip.sent_bytes, trip.total_bytes, trip.received_bytes) = (0, 0, 0);
+        (trip.kept_first, trip.kept_last) = (0, 0);
+        trip.connect_ns = u64::MAX;
+        trip.last_byte = Nanos::NONE;
+        self.counts.in_flight += 1;
+        self.counts.issued += 1;
+        if c.state == State::Idle {
+            self.begin(conn, now);
+        } else {
+            c.set(flag::WAITED);
+            trip.tried = 0;
+            self.open(conn, target, now);
+        }
+    }
+
+    /// Hands the first bytes of a request to the ring. The connection is open and free.
+    #[inline]
+    pub(super) fn begin(&mut self, conn: ConnId, now: Nanos) {
+        let shared = self.shared;
+        let c = &mut self.conns[conn.index()];
+        debug_assert!(c.state == State::Idle && !c.has(flag::SEND));
+        c.state = State::Busy;
+        c.clear(flag::WAITED);
+        c.start = now;
+        let (record, target, generation) = (c.record, c.target, c.generation);
+        let template = shared.heads.of(target, shared.view.template(record));
+        let body = shared.view.body_bytes(record);
+        let area = self.io.head_mut(conn);
+        let head = template.write(area, body, record, shared.view.body_xxh3(record));
+        let trip = &mut self.trips[conn.index()];
+        trip.head_bytes = head as u32;
+        trip.total_bytes = head as u64 + body;
+        if let Some(slice) = self.tally.slice(now) {
+            slice.issued += 1;
+            slice.body_bytes += body;
+        }
+        self.deadlines[conn.index()] = self.deadline(conn, now);
+        self.next_sweep = self.next_sweep.min(self.deadlines[conn.index()]);
+        let sent = if body == 0 {
+            self.io.send_area(conn, generation, 0, head);
+            Ok(())
+        } else if body <= self.rule.copy_max {
+            self.io
+                .append_body(conn, head, shared.view.spans(record))
+                .map(|end| self.io.send_area(conn, generation, 0, end))
+        } else {
+            let copying = if body >= self.rule.zero_copy_min { Copying::Zero } else { Copying::Copy };
+            self.io.send_vector(conn, generation, (0, head), shared.view.spans(record), 0, copying).map(drop)
+        };
+        match sent {
+            Ok(()) => self.asked(conn, flag::SEND),
+            Err(_) => self.fail_changed(conn, now),
+        }
+    }
+
+    /// The agenda may be asked for another start.
+    #[inline]
+    fn slot_free(&mut self) -> bool {
+        self.counts.in_flight < u64::from(self.slots_max) && self.any_slot()
+    }
+
+    /// True when nothing is left to do.
+    fn is_over(&mut self, pick: Pick, now: Nanos, drain_until: Nanos) -> bool {
+        if self.ended.is_none() {
+            return false;
+        }
+        if self.counts.in_flight == 0 && matches!(pick, Pick::Done) {
+            return true;
+        }
+        if now < drain_until {
+            return false;
+        }
+        self.agenda.shut(now.since(self.start));
+        self.cut_all(now);
+        true
+    }
+
+    /// Submits, and waits for what comes first: a completion, the next due time, the next sweep, the end of the drain.
+    fn wait(&mut self, pick: Pick, now: Nanos, drain_until: Nanos) -> Result<()> {
+        let due = match pick {
+            Pick::At(offset) => self.start.plus(offset),
+            Pick::Start(_) | Pick::Wait | Pick::Done => Nanos::NONE,
+        };
+        let mut until = due.min(self.next_sweep).min(drain_until).min(now.plus(limits::WAIT_MAX_NS));
+        if self.ended.is_none()
+            && let Some(stop) = self.agenda.stop_ns()
+        {
+            until = until.min(self.start.plus(stop));
+        }
+        let early = match self.shared.plan.pace {
+            Pace::Sleep => 0,
+            Pace::Hybrid => SPIN_NS,
+            Pace::Spin => u64::MAX,
+        };
+        if due.is_some() && due == until && early > 0 {
+            let sleep = until.since(now).saturating_sub(early);
+            self.io.submit_and_wait(sleep)?;
+            let awake = self.shared.clock.now();
+            let mut looked = awake;
+            while !self.io.has_completions() && looked < until {
+                std::hint::spin_loop();
+                looked = self.shared.clock.now();
+            }
+            self.spun_ns += looked.since(awake);
+            return Ok(());
+        }
+        // Rounded up: a wait that ends a moment early would only turn the loop once more.
+        self.io.submit_and_wait(until.since(now))?;
+        Ok(())
+    }
+
+    /// Reads and dispatches what has completed.
+    #[inline]
+    fn reap(&mut self) {
+        let mut now = self.shared.clock.now();
+        let mut pending = std::mem::take(&mut self.pending);
+        loop {
+            let n = self.io.completions(&mut pending);
+            self.tally.result.cost.completions += n as u64;
+            for completion in &pending[..n] {
+                self.dispatch(completion, now);
+            }
+            self.io.publish();
+            self.feed_starved();
+            if n < pending.len() {
+                break;
+            }
+            let then = now;
+            now = self.shared.clock.now();
+            let cost = &mut self.tally.result.cost;
+            cost.longest_batch_ns = cost.longest_batch_ns.max(now.since(then));
+        }
+        self.pending = pending;
+        self.dispatched = now;
+    }
+
+    /// Closes every connection, and waits a moment for the kernel to give everything back.
+    fn finish(&mut self) {
+        let missed = self.agenda.missed();
+        let result = &mut self.tally.result;
+        result.buckets.missed += missed;
+        result.buckets.scheduled += missed;
+        for slot in 0..self.conns.len() as u32 {
+            if matches!(self.conns[slot as usize].state, State::Idle | State::Connecting | State::Busy) {
+                self.begin_close(ConnId(slot));
+            }
+        }
+        // A second is enough for every completion but the notification of a peer that never acknowledges.
+        for _ in 0..100 {
+            if self.io.in_kernel() == 0 || self.io.submit_and_wait(10_000_000).is_err() {
+                break;
+            }
+            self.reap();
+        }
+        if let Some(rows) = &mut self.rows {
+            rows.finish();
+        }
+        self.shared.live[self.index].show(&self.counts);
+    }
+
+    fn cost(&mut self, before: cpu::Usage, start: Nanos) {
+        let after = cpu::thread_usage();
+        let (sq_full, cq_overflow) = self.io.pressure();
+        let cost = &mut self.tally.result.cost;
+        cost.cpu_user_ns = after.user_ns - before.user_ns;
+        cost.cpu_system_ns = after.system_ns - before.system_ns;
+        cost.switches_voluntary = after.voluntary - before.voluntary;
+        cost.switches_involuntary = after.involuntary - before.involuntary;
+        cost.wall_ns = self.shared.clock.now().since(start);
+        // Spinning for a due time uses the core and is no work: a worker that spins is not busy.
+        cost.idle_ns = cost.wall_ns.saturating_sub(cost.cpu_user_ns + cost.cpu_system_ns) + self.spun_ns;
+        (cost.sq_full, cost.cq_overflow) = (sq_full, cq_overflow);
+    }
+
+    /// The result, after [`Worker::run`].
+    pub fn into_result(self) -> (WorkerResult, EndedBy, Option<u64>) {
+        let from = self.agenda.measured_from_ns();
+        (self.tally.result, self.ended.unwrap_or(EndedBy::Dataset), from)
+    }
+}
+
+impl SendRule {
+    /// The rule for bodies that go to `local` targets, with `room` bytes behind the longest head.
+    pub fn new(path: SendPath, local: bool, zero_copy: bool, room: usize) -> Self {
+        let never = u64::MAX;
+        match path {
+            SendPath::Copy => Self { copy_max: room as u64, zero_copy_min: never },
+            SendPath::ZeroCopy if zero_copy => Self { copy_max: 0, zero_copy_min: 0 },
+            SendPath::Auto if zero_copy && !local => Self { copy_max: room as u64, zero_copy_min: ZERO_COPY_BYTES_MIN },
+            SendPath::ZeroCopy | SendPath::Auto => Self { copy_max: room as u64, zero_copy_min: never },
+        }
+    }
+}
