@@ -4,10 +4,10 @@
 //! pointers. Must not import anything but `data`.
 #![allow(unsafe_code)]
 
-pub mod fs;
 pub mod area;
 pub mod clock;
 pub mod cpu;
+pub mod fs;
 pub mod limit;
 pub mod mem;
 pub mod ring;
