@@ -1,0 +1,133 @@
+//! Flags to dataset: which entry is asked for, and what is said while it is found or built.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use super::{
+    flags::{CacheUseFlags, DedupFlag, ShapingFlags},
+    terminal::{self, ProgressLine},
+};
+use crate::{
+    cache::{self, BuildRequest, Dedup, Event, How, Opened, Origin, Reading, WhenFull},
+    data::{
+        Error, Result,
+        results::{CacheState, DatasetFacts},
+        units::show_size,
+    },
+    formats::Format,
+    sys::{cpu, signal},
+};
+
+/// Where entries live: `--cache-dir`, else `$XDG_CACHE_HOME/ringload`, else `~/.cache/ringload`.
+///
+/// Errors: none of them is known.
+pub fn cache_dir(asked: Option<&Path>) -> Result<PathBuf> {
+    if let Some(dir) = asked {
+        return Ok(dir.to_path_buf());
+    }
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    absolute("XDG_CACHE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
+        .map(|base| base.join("ringload"))
+        .ok_or_else(|| Error::usage("no cache directory: set HOME or XDG_CACHE_HOME, give --cache-dir, or use --no-cache"))
+}
+
+/// What is asked of the cache.
+///
+/// Errors: an unknown format.
+pub fn request(dataset: &Path, shaping: &ShapingFlags, cache: &CacheUseFlags, when_full: WhenFull) -> Result<BuildRequest> {
+    let dir = if cache.no_cache { None } else { Some(cache_dir(cache.cache_dir.as_deref())?) };
+    let format = match shaping.format.as_str() {
+        "auto" => None,
+        name => Some(Format::parse(name)?),
+    };
+    Ok(BuildRequest {
+        format,
+        reading: Reading { limit: shaping.limit, skip_bad: shaping.skip_bad, verbatim_lines: shaping.verbatim_lines },
+        dedup: match shaping.dedup {
+            DedupFlag::Auto => Dedup::Auto,
+            DedupFlag::Exact => Dedup::Exact,
+            DedupFlag::Chunk => Dedup::Chunk,
+            DedupFlag::Off => Dedup::Off,
+        },
+        verify: cache.verify,
+        lock_timeout: Duration::from_nanos(cache.lock_timeout),
+        when_full,
+        ..BuildRequest::new(vec![Origin::of(dataset)], dir)
+    })
+}
+
+/// Finds or builds, with a progress line on a terminal. An interrupt ends it.
+///
+/// Errors: as [`cache::open_or_build`].
+pub fn open(request: &BuildRequest, threads: Option<u64>, quiet: bool) -> Result<Opened> {
+    let cancel = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
+    let line = Mutex::new((!quiet && terminal::stderr_is_terminal()).then(ProgressLine::new));
+    let tell = |event: Event| match event {
+        Event::Notice(text) => {
+            if let Ok(mut line) = line.lock()
+                && let Some(line) = line.as_mut()
+            {
+                line.clear();
+            }
+            terminal::say(&text);
+        }
+        Event::Progress { step, bytes, total } => {
+            if let Ok(mut line) = line.lock()
+                && let Some(line) = line.as_mut()
+            {
+                line.show(&format!("{step}  {} of {}", show_size(bytes), show_size(total)));
+            }
+        }
+    };
+    let threads = threads.map_or_else(|| cpu::allowed().len(), |n| n as usize);
+    let how = How::new(threads, &cancel, &tell);
+    let opened = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                if signal::asked().is_some() {
+                    cancel.store(true, Ordering::Relaxed);
+                    return;
+                }
+                thread::park_timeout(Duration::from_millis(20));
+            }
+        })
+        .thread()
+        .clone();
+        let opened = cache::open_or_build(request, &how);
+        done.store(true, Ordering::Relaxed);
+        opened
+    });
+    if let Ok(mut line) = line.lock()
+        && let Some(line) = line.as_mut()
+    {
+        line.clear();
+    }
+    opened
+}
+
+/// What the summary says about an opened dataset.
+pub fn facts(opened: &Opened) -> DatasetFacts {
+    DatasetFacts {
+        format: opened.format.name().to_owned(),
+        records: u64::from(opened.view.records()),
+        cache: match opened.state {
+            cache::CacheState::Hit => CacheState::Hit,
+            cache::CacheState::Miss => CacheState::Miss,
+            cache::CacheState::Off => CacheState::Off,
+        },
+        key: opened.key.to_string(),
+        body_bytes: opened.view.body_bytes_total(),
+        stored_bytes: opened.view.stored_bytes(),
+        skipped: opened.skipped,
+        token_source: String::new(),
+    }
+}
