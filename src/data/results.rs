@@ -379,12 +379,59 @@ pub struct TargetCounts {
     pub body_bytes: u64,
     /// Bodies compared with the length and digest that the client announced (`mode=check`).
     pub verified: u64,
-    /// Bodies that differed.
+    /// Of those, bodies that differed.
     pub wrong: u64,
+    /// The first of them that was seen.
+    pub first_wrong: Option<WrongBody>,
     /// Connections accepted.
     pub connections: u64,
+    /// Answers whose last byte was handed to the kernel, injected errors included.
+    pub answers: u64,
+    /// Content events handed to the kernel (`mode=sse`).
+    pub events: u64,
+    /// Malformed requests, refused with a status of the target's own.
+    pub bad_requests: u64,
+    /// Requests or answers that the client broke off.
+    pub aborted: u64,
+    /// Injected: answers with status 500 (`error`).
+    pub errors_injected: u64,
+    /// Injected: connections reset instead of an answer, or inside a stream (`reset`).
+    pub resets_injected: u64,
+    /// Injected: answers that end early (`truncate`).
+    pub truncations_injected: u64,
+    /// Injected: error events inside a stream with status 200 (`stream_error`).
+    pub stream_errors_injected: u64,
+    /// Injected: answers held back by `stall`.
+    pub stalled: u64,
+    /// Connections that the target closed on its own between requests (`close_every`, `idle_close`).
+    pub closed: u64,
+    /// Answers and events that had a due time of their own; the lateness figures are over these.
+    pub timed: u64,
+    /// Median of how late those were handed to the kernel, nanoseconds; within 7 %.
+    pub late_p50_ns: u64,
+    /// 99th percentile of it.
+    pub late_p99_ns: u64,
+    /// The most, exact.
+    pub late_max_ns: u64,
+    /// Lines of `log` that could not be written.
+    pub log_lines_lost: u64,
     /// User and system CPU of the server's threads, nanoseconds.
     pub cpu_ns: u64,
+}
+
+/// A body that was not what the client announced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WrongBody {
+    /// The record that the client named; none without the field.
+    pub record: Option<u64>,
+    /// Length that the client announced.
+    pub expected_bytes: u64,
+    /// Length that came.
+    pub seen_bytes: u64,
+    /// XXH3-64 that the client announced.
+    pub expected_xxh3: u64,
+    /// XXH3-64 of what came.
+    pub seen_xxh3: u64,
 }
 
 /// What the summary says about the dataset of a run; for `-b`, `-B` and GET runs there is one record (or none) and no cache.

@@ -1,1 +1,4 @@
 //! Layer 6: the built-in reference server.
+
+pub mod options;
+mod request;
