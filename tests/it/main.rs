@@ -1,3 +1,4 @@
 //! The one integration binary: real sockets, the real ring, the release-shaped program.
 
 mod report;
+mod target;
