@@ -119,7 +119,7 @@ fn tiles(out: &mut String, s: &Summary) {
 
 fn figure(out: &mut String, title: &str, about: &str, chart: Chart) {
     let _ =
-        write!(out, "<figure><figcaption>{title}<small>{about}</small></figcaption>{}</figure>\n", chart.finish(title));
+        writeln!(out, "<figure><figcaption>{title}<small>{about}</small></figcaption>{}</figure>", chart.finish(title));
 }
 
 /// A slice of the timeline as it is drawn: begin and end in seconds, and what happened in it.

@@ -11,7 +11,7 @@ pub const WIDTH: f64 = 480.0;
 pub const HEIGHT: f64 = 230.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 14.0;
-const TOP: f64 = 12.0;
+const TOP: f64 = 22.0;
 const BOTTOM: f64 = 34.0;
 
 /// How values become positions.
@@ -239,7 +239,7 @@ impl Chart {
         let _ = write!(
             out,
             "<path class=\"axis\" d=\"M{LEFT:.1} {bottom:.1}H{right:.1}\"/><text class=\"title\" x=\"{right:.1}\" \
-             y=\"{:.1}\" text-anchor=\"end\">{}</text><text class=\"title\" x=\"2\" y=\"8\">{}</text>",
+             y=\"{:.1}\" text-anchor=\"end\">{}</text><text class=\"title\" x=\"2\" y=\"10\">{}</text>",
             HEIGHT - 4.0,
             html(&self.x.title),
             html(&self.y.title)
@@ -322,7 +322,7 @@ mod tests {
             chart.finish("rate")
         };
         assert_eq!(draw(), draw());
-        assert!(draw().contains("M52.0 12.0H259.0L259.0 134.7H466.0"), "{}", draw());
+        assert!(draw().contains("M52.0 22.0H259.0L259.0 138.0H466.0"), "{}", draw());
     }
 
     #[test]
