@@ -36,13 +36,20 @@ pub fn cache_dir(asked: Option<&Path>) -> Result<PathBuf> {
     absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
         .map(|base| base.join("ringload"))
-        .ok_or_else(|| Error::usage("no cache directory: set HOME or XDG_CACHE_HOME, give --cache-dir, or use --no-cache"))
+        .ok_or_else(|| {
+            Error::usage("no cache directory: set HOME or XDG_CACHE_HOME, give --cache-dir, or use --no-cache")
+        })
 }
 
 /// What is asked of the cache.
 ///
 /// Errors: an unknown format.
-pub fn request(dataset: &Path, shaping: &ShapingFlags, cache: &CacheUseFlags, when_full: WhenFull) -> Result<BuildRequest> {
+pub fn request(
+    dataset: &Path,
+    shaping: &ShapingFlags,
+    cache: &CacheUseFlags,
+    when_full: WhenFull,
+) -> Result<BuildRequest> {
     let dir = if cache.no_cache { None } else { Some(cache_dir(cache.cache_dir.as_deref())?) };
     let format = match shaping.format.as_str() {
         "auto" => None,
@@ -91,7 +98,7 @@ pub fn open(request: &BuildRequest, threads: Option<u64>, quiet: bool) -> Result
     let threads = threads.map_or_else(|| cpu::allowed().len(), |n| n as usize);
     let how = How::new(threads, &cancel, &tell);
     let opened = thread::scope(|scope| {
-        scope.spawn(|| {
+        let watcher = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 if signal::asked().is_some() {
                     cancel.store(true, Ordering::Relaxed);
@@ -99,11 +106,10 @@ pub fn open(request: &BuildRequest, threads: Option<u64>, quiet: bool) -> Result
                 }
                 thread::park_timeout(Duration::from_millis(20));
             }
-        })
-        .thread()
-        .clone();
+        });
         let opened = cache::open_or_build(request, &how);
         done.store(true, Ordering::Relaxed);
+        watcher.thread().unpark();
         opened
     });
     if let Ok(mut line) = line.lock()

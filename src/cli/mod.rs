@@ -1,11 +1,15 @@
 //! Layer 7: flags to plan to calls of the layers below. The only layer that prints.
 
+mod build;
+mod dataset;
 mod doctor;
 pub mod flags;
 mod hints;
 pub mod plan;
 mod progress;
+mod report;
 mod run;
+mod target;
 mod terminal;
 pub mod url;
 
@@ -59,6 +63,10 @@ fn parse(args: &[OsString]) -> std::result::Result<Cli, clap::Error> {
 fn call(command: Command) -> Result<u8> {
     match command {
         Command::Run(flags) => run::run(&flags),
+        Command::Build(flags) => build::build(&flags),
+        Command::Inspect(flags) => build::inspect(&flags),
+        Command::Target(flags) => target::target(&flags),
+        Command::Report(flags) => report::report(&flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -1,24 +1,27 @@
 //! `ringload run`: the main job, from flags to exit status.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use super::{
-    flags::{FormatOut, RunFlags},
-    plan::{self, Sent},
+    dataset,
+    flags::{FormatOut, RecordsFlag, RunFlags},
+    plan::{self, Placement, Sent},
     progress::Meter,
     terminal,
     url::Url,
 };
 use crate::{
-    cache::View,
+    cache::{View, WhenFull},
     data::{
         Error, Result,
-        plan::Plan,
+        plan::{Plan, Shape, Target},
         results::{CacheState, DatasetFacts, RunResult},
+        units::{show_count, show_duration, show_size},
     },
     engine,
-    report::{self, Asked, Percentile, Summary, Threshold, text, threshold},
-    sys::signal,
+    report::{self, Asked, Percentile, RunDir, Threshold, text, threshold},
+    sys::{clock, signal},
+    target,
 };
 
 /// Runs, prints, and returns the exit status.
@@ -27,39 +30,56 @@ use crate::{
 pub fn run(flags: &RunFlags) -> Result<u8> {
     let urls = plan::urls(flags)?;
     let judged = Judged::new(flags)?;
-    signal::watch()?;
-    let builtin = match &urls[0] {
-        Url::Builtin { path, options } => Some((path.clone(), options.clone())),
+    let options = match &urls[0] {
+        Url::Builtin { options, .. } => Some(target::Options::parse(options)?),
         _ => None,
     };
-    let placement = plan::place(&flags.load, None)?;
+    let placement = plan::place(&flags.load, options.as_ref().map(|o| o.threads.map_or(0, |n| n as usize)))?;
     for warning in &placement.warnings {
         terminal::say(&format!("warning: {warning}"));
     }
-    let body = plan::inline_body(flags.source.body.as_deref(), flags.source.body_file.as_deref())?;
-    let view = Arc::new(View::inline(body.as_deref().unwrap_or_default())?);
-    let facts = DatasetFacts {
-        format: if body.is_some() { "inline".into() } else { String::new() },
-        records: 1,
-        cache: CacheState::Off,
-        body_bytes: view.body_bytes_total(),
-        stored_bytes: view.stored_bytes(),
-        ..DatasetFacts::default()
+    // Hosts are looked up before the dataset is read: a wrong URL is told at once.
+    let mut targets = if options.is_some() { Vec::new() } else { plan::targets(&urls, &flags.request)? };
+    let source = Source::open(flags)?;
+    let server = match (&options, &urls[0]) {
+        (Some(options), Url::Builtin { path, .. }) => {
+            let server = Server::start(options, &placement)?;
+            let mut target = server.target(path)?;
+            plan::override_parts(&mut target, &flags.request);
+            targets.push(target);
+            Some(server)
+        }
+        _ => None,
     };
-    let _ = builtin;
-    let targets = plan::targets(&urls, &flags.request)?;
-    let plan = plan::plan(flags, targets, Sent::Inline, &placement)?;
-    let (result, plan) = drive(flags, plan, view, &facts)?;
-    let merged = report::merge(&result);
+    let mut plan = plan::plan(flags, targets, source.sent(), &placement)?;
+    plan.head.body_digest |= options.as_ref().is_some_and(|o| o.mode == target::Mode::Check);
+    if flags.load.dry_run {
+        terminal::result(&dry_run(&plan, &source))?;
+        return Ok(0);
+    }
+    let mut dir = out_dir(flags)?;
+    let rows = dir.as_ref().filter(|_| flags.output.records != Some(RecordsFlag::Off)).map(|d| d.path().to_path_buf());
+    let mut result = drive(flags, &plan, &source, rows.as_deref())?;
+    result.target = server.map(|s| s.running.stop());
     let asked =
-        Asked { plan: &plan, dataset: &facts, percentiles: &judged.percentiles, thresholds: &judged.thresholds };
-    let summary = Summary::new(&asked, &result, &merged);
-    let shown = if flags.output.json || flags.output.format_out == FormatOut::Json {
-        summary.to_json()
-    } else {
-        text::render(&summary, &merged.samples, if terminal::colour() { text::Colour::On } else { text::Colour::Off })
-    };
+        Asked { plan: &plan, dataset: &source.facts, percentiles: &judged.percentiles, thresholds: &judged.thresholds };
+    let (summary, merged) = report::finish(&asked, &result);
+    if let Some(dir) = &mut dir {
+        if rows.is_some() {
+            // records
+        }
+        dir.write_run(&summary, &merged)?;
+    }
+    let json = flags.output.json || flags.output.format_out == FormatOut::Json;
+    let colour = if terminal::colour() { text::Colour::On } else { text::Colour::Off };
+    let shown = if json { summary.to_json() } else { text::render(&summary, &merged.samples, colour) };
     terminal::result(&shown)?;
+    if let Some(dir) = &dir {
+        terminal::say(&format!("run directory: {}", dir.path().display()));
+    }
+    if summary.target.as_ref().is_some_and(|t| t.wrong > 0) {
+        return Err(Error::Failed("the target received bodies that differ from what was sent".into()));
+    }
     Ok(report::exit_code(&summary))
 }
 
@@ -83,12 +103,98 @@ impl Judged {
     }
 }
 
+/// What is sent: a dataset, or one body (none for plain GETs).
+struct Source {
+    view: Arc<View>,
+    facts: DatasetFacts,
+    /// What the build saw in the bodies, one sentence a line; empty without a dataset.
+    seen: Vec<String>,
+}
+
+impl Source {
+    fn open(flags: &RunFlags) -> Result<Self> {
+        signal::watch()?;
+        let Some(path) = &flags.source.dataset else {
+            let body = plan::inline_body(flags.source.body.as_deref(), flags.source.body_file.as_deref())?;
+            let view = Arc::new(View::inline(body.as_deref().unwrap_or_default())?);
+            let facts = DatasetFacts {
+                format: if body.is_some() { "inline".into() } else { String::new() },
+                records: 1,
+                cache: CacheState::Off,
+                body_bytes: view.body_bytes_total(),
+                stored_bytes: view.stored_bytes(),
+                ..DatasetFacts::default()
+            };
+            return Ok(Self { view, facts, seen: Vec::new() });
+        };
+        let request = dataset::request(path, &flags.shaping, &flags.cache, WhenFull::BuildPrivately)?;
+        let opened = dataset::open(&request, None, flags.output.quiet)?;
+        if flags.load.schedule
+            && let Some((_, line)) = opened.report.first_undated
+        {
+            return Err(Error::usage(format!(
+                "{}:{line}: timestamp is missing, but --schedule needs one for each first turn",
+                path.display()
+            )));
+        }
+        let source = Self { facts: dataset::facts(&opened), seen: opened.report.lines(), view: opened.view };
+        if !flags.output.quiet {
+            for line in &source.seen {
+                terminal::say(line);
+            }
+        }
+        Ok(source)
+    }
+
+    fn sent(&self) -> Sent {
+        if self.facts.format.is_empty() || self.facts.format == "inline" { Sent::Inline } else { Sent::Dataset }
+    }
+}
+
+/// The built-in server of a run.
+struct Server {
+    running: target::Running,
+}
+
+impl Server {
+    fn start(options: &target::Options, placement: &Placement) -> Result<Self> {
+        let listen = target::Listen::Tcp(([127, 0, 0, 1], 0).into());
+        Ok(Self { running: target::start(listen, options, &placement.server)? })
+    }
+
+    fn target(&self, path: &str) -> Result<Target> {
+        match self.running.addr() {
+            target::Listen::Tcp(address) => Ok(plan::builtin_target(path, *address)),
+            target::Listen::Unix(_) => Err(Error::usage("builtin: listens on TCP alone")),
+        }
+    }
+}
+
+/// The run directory, made before anything is sent.
+fn out_dir(flags: &RunFlags) -> Result<Option<RunDir>> {
+    let path = match (&flags.output.out, flags.output.save) {
+        (Some(path), _) => path.clone(),
+        (None, true) => {
+            let now = clock::unix_ns();
+            PathBuf::from("runs").join(format!(
+                "{}-{:04x}",
+                now / 1_000_000_000,
+                (now / 1_000) as u16 ^ std::process::id() as u16
+            ))
+        }
+        (None, false) if flags.output.records.is_some_and(|r| r != RecordsFlag::Off) => {
+            return Err(Error::usage("--records goes with -o DIR or --save"));
+        }
+        (None, false) => return Ok(None),
+    };
+    RunDir::prepare(&path).map(Some)
+}
+
 /// Drives the engine, with a progress line.
-fn drive(flags: &RunFlags, plan: Plan, view: Arc<View>, facts: &DatasetFacts) -> Result<(RunResult, Plan)> {
+fn drive(flags: &RunFlags, plan: &Plan, source: &Source, rows: Option<&std::path::Path>) -> Result<RunResult> {
     let quiet = flags.output.quiet || !terminal::stderr_is_terminal();
-    let mut meter = (!quiet).then(|| Meter::new(&plan, facts.records));
-    let kept = plan.clone();
-    let result = engine::run(plan, view, None, &mut |progress| {
+    let mut meter = (!quiet).then(|| Meter::new(plan, source.facts.records));
+    let result = engine::run(plan.clone(), source.view.clone(), rows, &mut |progress| {
         if let Some(meter) = &mut meter {
             meter.observe(progress);
         }
@@ -96,5 +202,63 @@ fn drive(flags: &RunFlags, plan: Plan, view: Arc<View>, facts: &DatasetFacts) ->
     if let Some(meter) = meter {
         meter.end();
     }
-    Ok((result?, kept))
+    result
+}
+
+/// The plan in words, for `--dry-run`.
+fn dry_run(plan: &Plan, source: &Source) -> String {
+    let mut lines = vec!["nothing is sent: this is the plan".to_owned()];
+    for target in &plan.targets {
+        lines.push(format!(
+            "target       {} ({} addresses, {})",
+            target.url,
+            target.addresses.len(),
+            if target.local { "local" } else { "remote" }
+        ));
+    }
+    let facts = &source.facts;
+    lines.push(format!(
+        "bodies       {} records of {}, {} in all, {} stored, cache {}",
+        show_count(facts.records),
+        if facts.format.is_empty() { "no body" } else { &facts.format },
+        show_size(facts.body_bytes),
+        show_size(facts.stored_bytes),
+        facts.cache.name()
+    ));
+    lines.extend(source.seen.iter().map(|line| format!("             {line}")));
+    lines.push(format!("shape        {}", shape_in_words(&plan.shape)));
+    let end = |n: Option<String>, what: &str| n.map_or(String::new(), |n| format!("{n} {what}; "));
+    lines.push(format!(
+        "end          {}{}{}then a drain of {} at most",
+        end(plan.stop.requests.map(show_count), "requests"),
+        end(plan.stop.duration_ns.map(show_duration), ""),
+        end(plan.stop.passes.map(show_count), "passes"),
+        show_duration(plan.stop.drain_ns)
+    ));
+    for (w, core) in plan.cores.iter().enumerate() {
+        let share = |n: u64| Plan::share(n, w, plan.workers());
+        lines.push(format!(
+            "worker {w:<5} core {}, {} connections{}",
+            core.map_or("any".to_owned(), |c| c.to_string()),
+            show_count(share(u64::from(plan.connections.min(plan.concurrency)))),
+            plan.stop.requests.map_or(String::new(), |n| format!(", {} requests", show_count(share(n)))),
+        ));
+    }
+    lines.push(format!("seed         {}", plan.seed));
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn shape_in_words(shape: &Shape) -> String {
+    match shape {
+        Shape::Closed => "closed loop".into(),
+        Shape::Rate { arrival, curve } => {
+            let stages: Vec<String> = curve
+                .iter()
+                .map(|s| format!("{}/s to {}/s in {}", s.from, s.to, show_duration(s.duration_ns)))
+                .collect();
+            format!("open loop, {arrival:?} arrivals, {}", stages.join(", "))
+        }
+        Shape::Schedule { speedup, .. } => format!("the dataset's own times, {speedup} times as fast"),
+    }
 }
