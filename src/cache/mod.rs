@@ -10,6 +10,7 @@
 
 mod anchors;
 mod batch;
+pub mod body;
 mod build;
 pub mod check;
 mod entry;
@@ -23,6 +24,10 @@ mod manifest;
 mod memo;
 mod open;
 mod pack;
+pub mod prompt;
+mod prompt_aiperf;
+mod prompt_corpus;
+pub mod prompt_tokenizer;
 mod recent;
 mod report;
 pub mod rows;

@@ -42,7 +42,29 @@ pub enum Shape {
     Document,
 }
 
+/// Where the bodies of a format come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bodies {
+    /// Every record brings its own: no setting reaches the bytes.
+    Verbatim,
+    /// Records bring content that a formatter wraps.
+    Formatted,
+    /// Records may bring only lengths and block ids; without a setting a block is so many tokens.
+    Synthesized {
+        /// Tokens.
+        block_size: u32,
+    },
+}
+
 impl Format {
+    /// Where its bodies come from.
+    pub const fn bodies(self) -> Bodies {
+        match self {
+            Self::RawPayload | Self::InputsJson => Bodies::Verbatim,
+            Self::MooncakeTrace => Bodies::Synthesized { block_size: 512 },
+        }
+    }
+
     /// All of them, in the order in which they are listed for people.
     pub const ALL: [Self; 3] = [Self::RawPayload, Self::InputsJson, Self::MooncakeTrace];
 
