@@ -112,7 +112,7 @@ impl LengthReport {
     /// One sentence for people.
     pub fn line(&self) -> String {
         let exact = self.off.get(&0).copied().unwrap_or(0);
-        let worst = self.off.iter().map(|(off, _)| *off).max_by_key(|off| off.abs()).unwrap_or(0);
+        let worst = self.off.keys().copied().max_by_key(|off| off.abs()).unwrap_or(0);
         match self.checked {
             0 => "no prompt was encoded again".into(),
             n if n == exact => format!("{n} prompts encoded again: all have exactly the tokens that the trace says"),
