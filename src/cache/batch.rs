@@ -5,6 +5,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     anchors::{self, Anchor},
+    body::Bodies,
     flags::Flags,
     spec::Dedup,
 };
@@ -29,42 +30,6 @@ const BATCH_BYTES: usize = 1 << 20;
 const MODELS_MAX: usize = 64;
 /// Row of a model beyond those.
 pub(super) const MORE_MODELS: u16 = u16::MAX;
-
-/// Takes the bytes of one body from whoever makes it.
-#[derive(Debug)]
-pub struct BodyOut<'a> {
-    bytes: &'a mut Vec<u8>,
-    start: usize,
-    anchors: &'a mut Vec<Anchor>,
-    blocks: bool,
-}
-
-impl BodyOut<'_> {
-    /// The next bytes of the body.
-    pub fn literal(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The next bytes, which are those of a shared block: the same `id` is the same bytes in every body that has it.
-    pub fn block(&mut self, id: u64, bytes: &[u8]) {
-        if self.blocks {
-            let at = self.bytes.len() - self.start;
-            self.anchors.push(Anchor { at, digest: anchors::digest_of_block(id) });
-        }
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The end of the body so far: for a maker that writes in place. What is before the body's own start is not to be touched.
-    pub fn buffer(&mut self) -> &mut Vec<u8> {
-        self.bytes
-    }
-}
-
-/// Makes bodies of records that are none yet. Pure: the same record gives the same bytes on any thread, in any order.
-pub trait Maker: Sync {
-    /// Writes the body of a record. The error says what is wrong with the record; it is then a bad one.
-    fn make(&self, record: &Record<'_>, out: &mut BodyOut<'_>) -> Result<(), String>;
-}
 
 /// One record of a batch.
 #[derive(Debug)]
@@ -146,7 +111,7 @@ pub(super) type Full<'a> = dyn FnMut(Batch) -> Result<(), Error> + 'a;
 pub(super) struct Filler<'a> {
     pub(super) batch: Batch,
     file: &'a str,
-    maker: Option<&'a dyn Maker>,
+    maker: Option<&'a Bodies>,
     dedup: Dedup,
     piece: Option<Piece>,
     full: Option<&'a mut Full<'a>>,
@@ -157,7 +122,7 @@ impl<'a> Filler<'a> {
     /// are not copied, but point into the user's file.
     pub(super) fn new(
         (source, file): (usize, &'a str),
-        maker: Option<&'a dyn Maker>,
+        maker: Option<&'a Bodies>,
         dedup: Dedup,
         piece: Option<Piece>,
     ) -> Self {
@@ -188,12 +153,16 @@ impl<'a> Filler<'a> {
             }
             (_, Some(_)) => Err(Error::usage("--store reference needs records that are bodies, as in raw_payload")),
             (_, None) => {
-                let blocks = self.dedup != Dedup::Off;
-                let mut out = BodyOut { bytes: &mut batch.bytes, start, anchors: &mut batch.anchors, blocks };
-                match self.maker {
-                    Some(maker) => Ok(maker.make(record, &mut out).map(|()| 0)),
-                    None => Ok(Err("it has no body, and nothing says how to make one".into())),
-                }
+                let Some(maker) = self.maker else {
+                    return Ok(Err("it has no body, and nothing says how to make one".into()));
+                };
+                let (blocks, anchors) = (self.dedup != Dedup::Off, &mut batch.anchors);
+                let block = |at: usize, id: u64| {
+                    if blocks {
+                        anchors.push(Anchor { at: at - start, digest: anchors::digest_of_block(id) });
+                    }
+                };
+                Ok(maker.make(record, batch.source, &mut batch.bytes, block).map(|()| 0))
             }
         }
     }
@@ -275,6 +244,12 @@ fn row_of(names: &mut Vec<Box<str>>, name: &str) -> u16 {
 
 impl Sink for Filler<'_> {
     fn record(&mut self, record: Record<'_>) -> Result<(), Error> {
+        let mut record = record;
+        if let Some(maker) = self.maker
+            && let Err(what) = maker.prepare(&mut record, self.batch.source)
+        {
+            return self.bad(Place::line(self.file, record.line), what);
+        }
         let (start, first_anchor) = (self.batch.bytes.len(), self.batch.anchors.len());
         let reference = match self.body(&record)? {
             Ok(reference) => reference,

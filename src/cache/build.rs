@@ -14,7 +14,8 @@ use std::{
 
 use super::{
     How,
-    batch::{Batch, Filler, Maker, Piece},
+    batch::{Batch, Filler, Piece},
+    body::{Bodies, Survey},
     input::{Input, PIECE_BYTES, Packing, Source},
     spec::{Spec, Store},
     writer::{Next, Writer},
@@ -26,6 +27,8 @@ use crate::{
 
 /// Bytes in which the header line of a table must begin and end.
 const HEADER_BYTES_MAX: usize = 1 << 20;
+/// Bytes of lines that one thread parses at a time where a line of lengths becomes a body some 200 times as long.
+const GROWING_BYTES: usize = 16 << 10;
 /// Batches that wait for an earlier one, for each thread, before nobody reads on.
 const AHEAD_PER_THREAD: usize = 2;
 
@@ -36,7 +39,7 @@ pub(super) struct Work<'a> {
     pub(super) format: Format,
     pub(super) input: &'a Input,
     /// None for a dataset whose records are bodies.
-    pub(super) maker: Option<&'a dyn Maker>,
+    pub(super) maker: Option<&'a Bodies>,
 }
 
 /// Reads the whole input into the writer.
@@ -57,6 +60,18 @@ struct Manner {
     skip_through: u64,
 }
 
+impl Manner {
+    /// Lines without those that are no records, and the number of the first.
+    fn lines_of<'b>(&self, bytes: &'b [u8], first_line: u64) -> (&'b [u8], u64) {
+        let (mut lines, mut first_line) = (bytes, first_line);
+        while first_line <= self.skip_through && !lines.is_empty() {
+            lines = &lines[memchr::memchr(b'\n', lines).map_or(lines.len(), |end| end + 1)..];
+            first_line += 1;
+        }
+        (lines, first_line)
+    }
+}
+
 /// What one thread parses at a time.
 enum Task {
     /// A range of a plain file, which the thread reads itself.
@@ -72,6 +87,29 @@ struct Feed<'a> {
     next_source: usize,
     number: u64,
     state: State<'a>,
+    /// What is left of a piece that is dealt out in steps of [`GROWING_BYTES`].
+    rest: Option<Rest>,
+}
+
+/// Lines that are read and not yet dealt out.
+struct Rest {
+    manner: Arc<Manner>,
+    bytes: Vec<u8>,
+    at: usize,
+    line: u64,
+}
+
+impl Rest {
+    /// The next few lines and the number of the first; none at the end.
+    fn next(&mut self) -> Option<(Vec<u8>, u64)> {
+        let left = self.bytes.get(self.at..).filter(|left| !left.is_empty())?;
+        let from = GROWING_BYTES.min(left.len());
+        let end = memchr::memchr(b'\n', &left[from..]).map_or(left.len(), |end| from + end + 1);
+        let (few, line) = (left[..end].to_vec(), self.line);
+        self.line += memchr::memchr_iter(b'\n', &few).count() as u64;
+        self.at += end;
+        Some((few, line))
+    }
 }
 
 enum State<'a> {
@@ -99,6 +137,16 @@ struct Dealt {
 impl<'a> Feed<'a> {
     fn next(&mut self) -> Result<Option<Dealt>> {
         loop {
+            if let Some(rest) = &mut self.rest {
+                match rest.next() {
+                    Some((bytes, first_line)) => {
+                        let (manner, task) = (rest.manner.clone(), Task::Bytes(bytes));
+                        self.number += 1;
+                        return Ok(Some(Dealt { number: self.number - 1, manner, task, first_line }));
+                    }
+                    None => self.rest = None,
+                }
+            }
             let dealt = match &mut self.state {
                 State::Idle => None,
                 State::Ranges(manner, ranges) => {
@@ -111,6 +159,18 @@ impl<'a> Feed<'a> {
                 }
             };
             if let Some((manner, task, first_line)) = dealt {
+                if matches!(self.work.format.bodies(), formats::Bodies::Synthesized { .. }) {
+                    let bytes = match task {
+                        Task::Bytes(bytes) => bytes,
+                        Task::Range(range) => {
+                            let mut bytes = Vec::new();
+                            self.work.input.sources[manner.source].read_lines(&range, &mut bytes)?;
+                            bytes
+                        }
+                    };
+                    self.rest = Some(Rest { manner, bytes, at: 0, line: first_line });
+                    continue;
+                }
                 self.number += 1;
                 return Ok(Some(Dealt { number: self.number - 1, manner, task, first_line }));
             }
@@ -198,7 +258,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn lines<'w>(work: Work<'_>, header: bool, writer: Writer<'w>, how: &How<'_>) -> Result<Writer<'w>> {
-    let feed = Mutex::new(Feed { work, header, next_source: 0, number: 0, state: State::Idle });
+    let feed = Mutex::new(Feed { work, header, next_source: 0, number: 0, state: State::Idle, rest: None });
     let state = Taken { next: 0, ready: BTreeMap::new(), writer: Some(writer), stop: false, error: None };
     let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
     let total = work.input.bytes();
@@ -217,7 +277,8 @@ fn lines<'w>(work: Work<'_>, header: bool, writer: Writer<'w>, how: &How<'_>) ->
         }
     };
     std::thread::scope(|scope| {
-        (1..how.threads.max(1)).for_each(|_| drop(scope.spawn(one)));
+        let threads = if work.maker.is_some_and(Bodies::in_order) { 1 } else { how.threads };
+        (1..threads.max(1)).for_each(|_| drop(scope.spawn(one)));
         one();
     });
     let state = shared.state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -287,12 +348,7 @@ fn parse(work: Work<'_>, dealt: Dealt, buffer: &mut Vec<u8>, how: &How<'_>, tota
             (buffer, range.start)
         }
     };
-    let mut lines = bytes;
-    let mut first_line = dealt.first_line;
-    while first_line <= dealt.manner.skip_through && !lines.is_empty() {
-        lines = &lines[memchr::memchr(b'\n', lines).map_or(lines.len(), |end| end + 1)..];
-        first_line += 1;
-    }
+    let (lines, first_line) = dealt.manner.lines_of(bytes, dealt.first_line);
     let reference = work.spec.store == Store::Reference;
     let piece = reference.then(|| Piece::of(bytes, offset));
     let name = (dealt.manner.source, source.name.as_str());
@@ -388,6 +444,21 @@ impl Read for Guarded<'_> {
             }
         }
     }
+}
+
+/// Reads all records into a sink that looks at them before any body is made. Bad ones are told when they are read for good.
+pub(super) fn survey(input: &Input, format: Format, spec: &Spec, sink: &mut Survey, how: &How<'_>) -> Result<()> {
+    let Shape::Lines { header } = formats::shape(format) else { return Ok(()) };
+    let work = Work { spec, format, input, maker: None };
+    let mut feed = Feed { work, header, next_source: 0, number: 0, state: State::Idle, rest: None };
+    while let Some(dealt) = feed.next()? {
+        how.check()?;
+        let Task::Bytes(bytes) = &dealt.task else { continue };
+        let source = &input.sources[dealt.manner.source];
+        let lines = dealt.manner.lines_of(bytes, dealt.first_line);
+        formats::parse_lines(format, &dealt.manner.options, &source.name, lines.0, lines.1, sink)?;
+    }
+    Ok(())
 }
 
 /// The format that the input says it is in by its first bytes.

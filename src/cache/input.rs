@@ -418,6 +418,19 @@ impl Source {
         Ok(out)
     }
 
+    /// SHA-256 of the file as it is stored.
+    pub(super) fn plain_sha256(&self) -> Result<[u8; 32]> {
+        let mut pieces = Pieces { source: self, buffer: Vec::new(), at: 0, next: 0 };
+        let mut hash = Sha256::new();
+        let mut block = vec![0; PIECE_BYTES];
+        loop {
+            match pieces.read(&mut block).map_err(|e| self.read_error(e))? {
+                0 => return Ok(hash.finalize().into()),
+                n => hash.update(&block[..n]),
+            }
+        }
+    }
+
     /// What an error of [`Source::reader`] means.
     pub(super) fn read_error(&self, e: io::Error) -> Error {
         if e.get_ref().is_some_and(|inner| inner.is::<Moved>()) {

@@ -36,30 +36,15 @@ pub mod spool;
 mod view;
 mod writer;
 
-pub use batch::{BodyOut, Maker};
+pub use body::{Asked, CheckLengths, Multipliers, Shaping};
 pub use flags::Flags;
 pub use how::{Event, How};
 pub use input::Origin;
 pub use manifest::Manifest;
 pub use open::{BuildRequest, CacheState, Opened, WhenFull, open_or_build};
 pub use report::{BuildReport, Sizes};
-pub use spec::{Dedup, Digest, Key, Reading, Shaping, Spec, Store};
+pub use spec::{Dedup, Digest, Key, Reading, Spec, Store};
 pub use view::View;
-
-use crate::{data::Result, formats::Format};
-
-/// The settings that reach the bodies of a format; none when its records are bodies already.
-fn shaping_of(request: &BuildRequest, format: Format) -> Option<Shaping> {
-    match format {
-        Format::RawPayload | Format::InputsJson => None,
-        Format::MooncakeTrace => Some(request.shaping.clone()),
-    }
-}
-
-/// What makes the bodies of a spec; none when its records are bodies already.
-fn maker_of(_spec: &Spec, _request: &BuildRequest) -> Result<Option<Box<dyn Maker>>> {
-    Ok(None)
-}
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use std::{
 
 use super::{
     How,
-    batch::Maker,
+    body::{self, Asked, Bodies, Resources},
     build::{self, Work},
     entry::{self, Depth, Doubt, Wanted},
     folder::{self, Temporary, Trust},
@@ -24,8 +24,9 @@ use super::{
     manifest::Manifest,
     memo::Memo,
     pack,
+    prompt::{Derivation, Trace},
     report::BuildReport,
-    spec::{Dedup, Key, Reading, Shaping, Spec, Store},
+    spec::{Dedup, Key, Reading, Spec, Store},
     view::View,
     writer::{Target, Writer, Written},
 };
@@ -45,7 +46,7 @@ pub struct BuildRequest {
     /// Which lines are records.
     pub reading: Reading,
     /// How bodies are made of records that are none; only looked at for those.
-    pub shaping: Shaping,
+    pub shaping: Asked,
     /// `--dedup`.
     pub dedup: Dedup,
     /// `--store`.
@@ -78,7 +79,7 @@ impl BuildRequest {
             inputs,
             format: None,
             reading: Reading::default(),
-            shaping: Shaping::default(),
+            shaping: Asked::default(),
             dedup: Dedup::Auto,
             store: Store::Copy,
             compress: false,
@@ -151,14 +152,15 @@ pub fn open_or_build(request: &BuildRequest, how: &How<'_>) -> Result<Opened> {
         Some(format) => format,
         None => build::detect(&input)?,
     };
+    let (shaping, resources) = body::resolve(&request.shaping, format)?.unzip();
     let digest = input.digest(&memo, how)?;
-    let spec = spec_of(request, format, digest);
-    let mut search = Search { request, how, cache, memo, input, spec, format, began };
+    let spec = spec_of(request, format, digest, shaping);
+    let mut search = Search { request, how, cache, memo, input, spec, resources, format, began };
     search.find_or_build()
 }
 
 /// Everything that reaches the bytes, and nothing else.
-fn spec_of(request: &BuildRequest, format: Format, input: super::Digest) -> Spec {
+fn spec_of(request: &BuildRequest, format: Format, input: super::Digest, shaping: Option<body::Shaping>) -> Spec {
     Spec {
         layout: layout::VERSION,
         input,
@@ -170,7 +172,7 @@ fn spec_of(request: &BuildRequest, format: Format, input: super::Digest) -> Spec
         },
         dedup: request.dedup,
         store: request.store,
-        shaping: super::shaping_of(request, format),
+        shaping,
     }
 }
 
@@ -181,6 +183,8 @@ struct Search<'a> {
     memo: Memo,
     input: Input,
     spec: Spec,
+    /// What the spec has the digests of; none for a format whose records are bodies.
+    resources: Option<Resources>,
     format: Format,
     began: Instant,
 }
@@ -395,18 +399,30 @@ impl Search<'_> {
             None if plain_file => Target::Reference,
             None => return Err(reference_refused()),
         };
-        let maker = super::maker_of(&self.spec, self.request)?;
-        let work = Work {
-            spec: &self.spec,
-            format: self.format,
-            input: &self.input,
-            maker: maker.as_deref().map(|maker| maker as &dyn Maker),
-        };
+        let maker = self.maker()?;
+        let work = Work { spec: &self.spec, format: self.format, input: &self.input, maker: maker.as_ref() };
         let writer = Writer::new(target, Some(spools), self.spec.dedup, self.spec.reading.clone());
         let writer = build::run(work, writer, self.how)?;
         let key = self.spec.key();
         let written = writer.finish(key.0, index, Some(spools), &self.input.sources[0].name)?;
         Ok(Made { written, seconds: began.elapsed().as_secs_f64() })
+    }
+
+    /// What makes the bodies; none when the records are bodies already.
+    fn maker(&self) -> Result<Option<Bodies>> {
+        let (Some(shaping), Some(resources)) = (&self.spec.shaping, &self.resources) else { return Ok(None) };
+        let aiperf = shaping.synthesis.as_ref().is_some_and(|s| s.derivation == Derivation::Aiperf);
+        let file_sha256 = match self.input.sources.as_slice() {
+            [source] if aiperf => Some(source.plain_sha256()?),
+            _ => None,
+        };
+        let trace = Trace { digest: self.spec.input.0, file_sha256 };
+        let mut maker = Bodies::new(shaping, resources, &trace, self.how.threads)?;
+        if let Some(mut survey) = maker.survey() {
+            build::survey(&self.input, self.format, &self.spec, &mut survey, self.how)?;
+            maker.surveyed(survey);
+        }
+        Ok(Some(maker))
     }
 
     fn manifest(&self, made: &Made) -> Manifest {

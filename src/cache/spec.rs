@@ -9,7 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::layout;
+use super::{body::Shaping, layout};
 
 /// A SHA-256, shown in hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -126,22 +126,6 @@ pub struct Reading {
     pub skip_bad: bool,
     /// Lines are bodies, whatever they hold.
     pub verbatim_lines: bool,
-}
-
-/// Settings of the making of bodies from records that are none yet.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Shaping {
-    /// Formatter.
-    pub endpoint: String,
-    /// Models, in the order in which records take them.
-    pub models: Vec<String>,
-    /// Bodies ask for a stream.
-    pub streaming: bool,
-    /// The token cap has its old name.
-    pub legacy_max_tokens: bool,
-    /// A JSON object (its text) merged into each body.
-    pub extra_inputs: Option<String>,
 }
 
 impl Spec {

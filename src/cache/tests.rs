@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::*;
-use crate::data::{Error, RecordId};
+use crate::data::{Error, RecordId, Result};
 
 /// A folder with a dataset and a cache in it.
 struct Box_ {

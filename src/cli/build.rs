@@ -34,7 +34,7 @@ struct Built<'a> {
 /// Errors: as [`dataset::open`].
 pub fn build(flags: &BuildFlags) -> Result<u8> {
     signal::watch()?;
-    let request = dataset::request(&flags.dataset, &flags.shaping, &flags.cache, WhenFull::Fail)?;
+    let request = dataset::request(&flags.dataset, &flags.shaping, &flags.cache, flags.seed, WhenFull::Fail)?;
     let opened = dataset::open(&request, flags.threads, flags.json)?;
     let text = if flags.json { json(&built(&opened)) } else { in_words(&opened) };
     terminal::result(&text)?;
@@ -186,6 +186,6 @@ fn record_in_words(s: &Shown<'_>, body: &[u8]) -> String {
 
 /// The entry of a key, a folder or a dataset.
 fn open_entry(flags: &InspectFlags) -> Result<Opened> {
-    let request = dataset::request(&flags.what, &flags.shaping, &flags.cache, WhenFull::BuildPrivately)?;
+    let request = dataset::request(&flags.what, &flags.shaping, &flags.cache, flags.seed, WhenFull::BuildPrivately)?;
     dataset::open(&request, None, true)
 }

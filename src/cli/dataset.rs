@@ -48,6 +48,7 @@ pub fn request(
     dataset: &Path,
     shaping: &ShapingFlags,
     cache: &CacheUseFlags,
+    seed: u64,
     when_full: WhenFull,
 ) -> Result<BuildRequest> {
     let dir = if cache.no_cache { None } else { Some(cache_dir(cache.cache_dir.as_deref())?) };
@@ -58,6 +59,7 @@ pub fn request(
     Ok(BuildRequest {
         format,
         reading: Reading { limit: shaping.limit, skip_bad: shaping.skip_bad, verbatim_lines: shaping.verbatim_lines },
+        shaping: shaping.bodies.asked(seed)?,
         dedup: match shaping.dedup {
             DedupFlag::Auto => Dedup::Auto,
             DedupFlag::Exact => Dedup::Exact,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
+use super::bodies::BodyFlags;
 use crate::data::units;
 
 /// Replays stored request bodies over HTTP/1.1, as fast or as exactly on time as this machine can, and reports what happened.
@@ -282,6 +283,9 @@ pub struct ShapingFlags {
     /// How equal stretches are stored
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub dedup: DedupFlag,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub bodies: BodyFlags,
 }
 
 /// How the cache is used.

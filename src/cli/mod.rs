@@ -1,5 +1,6 @@
 //! Layer 7: flags to plan to calls of the layers below. The only layer that prints.
 
+mod bodies;
 mod build;
 mod dataset;
 mod doctor;

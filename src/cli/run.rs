@@ -127,7 +127,8 @@ impl Source {
             };
             return Ok(Self { view, facts, seen: Vec::new() });
         };
-        let request = dataset::request(path, &flags.shaping, &flags.cache, WhenFull::BuildPrivately)?;
+        let request =
+            dataset::request(path, &flags.shaping, &flags.cache, flags.source.seed, WhenFull::BuildPrivately)?;
         let opened = dataset::open(&request, None, flags.output.quiet)?;
         if flags.load.schedule
             && let Some((_, line)) = opened.report.first_undated
