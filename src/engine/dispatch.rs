@@ -489,11 +489,19 @@ impl<I: Io> Worker<'_, I> {
         if c.has(flag::ENCODED) {
             self.tally.result.cost.encoded_streams += 1;
         }
-        if !c.has(flag::STREAM) {
+        let (scanned, streamed) = (c.has(flag::SCAN), c.has(flag::STREAM));
+        if scanned {
+            // An event without its blank line is whole now.
+            let seen = self.streams[conn.index()].scan.finish();
+            if seen.content_events > 0 {
+                let done = self.trips[conn.index()].last_byte;
+                self.tokens_came(conn, seen.content_events, seen.output_events, done);
+            }
+        }
+        if !streamed {
             return Outcome::Succeeded;
         }
-        let stream = &mut self.streams[conn.index()];
-        stream.scan.finish();
+        let stream = &self.streams[conn.index()];
         let scan = &stream.scan;
         if scan.error() {
             Outcome::Failed(ErrorClass::StreamError)
