@@ -7,6 +7,7 @@ mod conn;
 mod dispatch;
 pub mod io;
 pub mod live;
+pub mod quiet;
 mod rows;
 mod slots;
 pub mod tally;

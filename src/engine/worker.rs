@@ -6,6 +6,7 @@ use super::{
     conn::{Conn, IdleRing, State, Stream, Trip, flag},
     io::Io,
     live::{Control, Counts, Halt, Live},
+    quiet::Quiet,
     tally::Tally,
 };
 use std::sync::Arc;
@@ -218,6 +219,7 @@ impl<'a, I: Io> Worker<'a, I> {
             self.tally.measure_from(start.plus(from));
         }
         let mut drain_until = Nanos::NONE;
+        let quiet = Quiet::begin();
         loop {
             let now = self.shared.clock.now();
             self.account_turn(now);
@@ -234,6 +236,7 @@ impl<'a, I: Io> Worker<'a, I> {
                 self.sweep(self.dispatched);
             }
         }
+        drop(quiet);
         self.finish();
         self.cost(usage, start);
         Ok(())
@@ -243,6 +246,8 @@ impl<'a, I: Io> Worker<'a, I> {
     #[inline]
     fn account_turn(&mut self, now: Nanos) {
         let spent = now.since(self.turn_began);
+        let cost = &mut self.tally.result.cost;
+        cost.longest_batch_ns = cost.longest_batch_ns.max(now.since(self.dispatched));
         let in_flight = self.counts.in_flight;
         if let Some(slice) = self.tally.slice(now) {
             slice.in_flight_ns += spent * in_flight;
@@ -440,10 +445,7 @@ impl<'a, I: Io> Worker<'a, I> {
             if n < pending.len() {
                 break;
             }
-            let then = now;
             now = self.shared.clock.now();
-            let cost = &mut self.tally.result.cost;
-            cost.longest_batch_ns = cost.longest_batch_ns.max(now.since(then));
         }
         self.pending = pending;
         self.dispatched = now;

@@ -1,0 +1,144 @@
+//! A worker allocates nothing between the start of the load and its end: this binary's allocator counts.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use ringload::{
+    cache::View,
+    data::plan::*,
+    engine::{self, quiet},
+    target,
+};
+
+struct Counting;
+
+static WHILE_QUIET: AtomicU64 = AtomicU64::new(0);
+static EVER: AtomicU64 = AtomicU64::new(0);
+
+fn count() {
+    EVER.fetch_add(1, Ordering::Relaxed);
+    if quiet::is_quiet() {
+        WHILE_QUIET.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Counting {
+    // SAFETY: as GlobalAlloc::alloc; passed on.
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    // SAFETY: as GlobalAlloc::dealloc; passed on.
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    // SAFETY: as GlobalAlloc::realloc; passed on.
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn plan(address: std::net::SocketAddr, shape: Shape) -> Plan {
+    Plan {
+        targets: vec![Target {
+            url: "http://test/".into(),
+            host: address.to_string(),
+            path: "/v1/chat/completions".into(),
+            addresses: vec![Address::Tcp(address)],
+            tls: false,
+            local: true,
+        }],
+        head: RequestHead { body_digest: true, ..RequestHead::default() },
+        shape,
+        catch_up: CatchUp::On,
+        concurrency: 32,
+        concurrency_asked: true,
+        connections: 32,
+        stop: Stop {
+            requests: Some(3_000),
+            duration_ns: Some(20_000_000_000),
+            passes: None,
+            drain_ns: 5_000_000_000,
+            max_errors: None,
+        },
+        warmup: Warmup::Requests(10),
+        order: Order::Shuffle,
+        seed: 1,
+        timeouts: Timeouts {
+            connect_ns: 5_000_000_000,
+            first_byte_ns: 5_000_000_000,
+            idle_ns: 5_000_000_000,
+            request_ns: 10_000_000_000,
+        },
+        reuse: Reuse::KeepAlive,
+        send: SendPath::Auto,
+        stream: StreamMode::Auto,
+        stream_end_any: false,
+        pace: Pace::Sleep,
+        cores: vec![None],
+        goodput: Vec::new(),
+        preconnect: true,
+        ignore_delays: false,
+        delay_cap_ns: u64::MAX,
+        stop_session_on_failure: true,
+    }
+}
+
+/// One run against the built-in server; what a worker allocated while it was under load.
+fn allocations(options: &str, body: &[u8], shape: Shape) -> u64 {
+    let options = target::Options::parse(options).unwrap();
+    let listen = target::Listen::Tcp(([127, 0, 0, 1], 0).into());
+    let server = target::start(listen, &options, &[None]).unwrap();
+    let target::Listen::Tcp(address) = *server.addr() else { unreachable!() };
+    let before = WHILE_QUIET.load(Ordering::Relaxed);
+    let view = Arc::new(View::inline(body).unwrap());
+    let result = engine::run(plan(address, shape), view, None, &mut |_| {}).unwrap();
+    let after = WHILE_QUIET.load(Ordering::Relaxed);
+    server.stop();
+    assert_eq!(result.workers[0].buckets.issued, 3_000, "{:?}", result.workers[0].buckets);
+    after - before
+}
+
+#[test]
+fn the_allocator_counts() {
+    let before = EVER.load(Ordering::Relaxed);
+    drop(std::hint::black_box(Box::new(7)));
+    assert!(EVER.load(Ordering::Relaxed) >= before + 2);
+}
+
+#[test]
+fn a_worker_allocates_nothing_under_load_whatever_the_server_does() {
+    let rate = || Shape::Rate {
+        arrival: Arrival::Poisson,
+        curve: vec![Segment { duration_ns: 0, from: 20_000.0, to: 20_000.0 }],
+    };
+    let chat = br#"{"model":"m","messages":[{"role":"user","content":"hello"}],"stream":true}"#;
+    let large = vec![b'x'; 300_000];
+    for (options, body, shape) in [
+        ("mode=check", &chat[..], Shape::Closed),
+        ("mode=chat", &chat[..], rate()),
+        ("mode=check", &large[..], Shape::Closed),
+        ("mode=null&error=20%&close_every=3", &chat[..], Shape::Closed),
+        ("mode=null&reset=10%&truncate=10%", &chat[..], Shape::Closed),
+        ("mode=sse&ttft=1ms&itl=1ms&tokens=4", &chat[..], Shape::Closed),
+    ] {
+        assert_eq!(allocations(options, body, shape), 0, "{options}, {} byte body", body.len());
+    }
+}
