@@ -261,13 +261,12 @@ fn lines<'w>(work: Work<'_>, header: bool, writer: Writer<'w>, how: &How<'_>) ->
     let feed = Mutex::new(Feed { work, header, next_source: 0, number: 0, state: State::Idle, rest: None });
     let state = Taken { next: 0, ready: BTreeMap::new(), writer: Some(writer), stop: false, error: None };
     let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
-    let total = work.input.bytes();
     how.begin();
     let one = || {
         let mut buffer = Vec::new();
         while let Some(result) = shared.wait_for_room(how).and_then(|()| lock(&feed).next()).transpose() {
             let (number, result) = match result {
-                Ok(dealt) => (dealt.number, parse(work, dealt, &mut buffer, how, total)),
+                Ok(dealt) => (dealt.number, parse(work, dealt, &mut buffer, how)),
                 // Nothing comes after it: it takes the place of the batch that could not be read.
                 Err(error) => (shared.end(error), Ok(Batch::default())),
             };
@@ -339,7 +338,7 @@ impl<'w> Shared<'w> {
     }
 }
 
-fn parse(work: Work<'_>, dealt: Dealt, buffer: &mut Vec<u8>, how: &How<'_>, total: u64) -> Result<Batch> {
+fn parse(work: Work<'_>, dealt: Dealt, buffer: &mut Vec<u8>, how: &How<'_>) -> Result<Batch> {
     let source = &work.input.sources[dealt.manner.source];
     let (bytes, offset): (&[u8], u64) = match &dealt.task {
         Task::Bytes(bytes) => (bytes, 0),
@@ -361,7 +360,7 @@ fn parse(work: Work<'_>, dealt: Dealt, buffer: &mut Vec<u8>, how: &How<'_>, tota
     if reference {
         batch.raw = bytes.to_vec();
     }
-    how.progress("building", bytes.len() as u64, total);
+    how.progress("building", bytes.len() as u64, work.input.bytes());
     Ok(batch)
 }
 
@@ -387,7 +386,8 @@ fn documents<'w>(work: Work<'_>, mut writer: Writer<'w>, how: &How<'_>) -> Resul
         };
         let options = options(work, source);
         let mut input = Guarded { reader: source.reader()?, how, total, error: None, canceled: false };
-        let mut filler = Filler::new((index, &source.name), work.maker, work.spec.dedup, None).into_many(&mut full);
+        let filler = Filler::new((index, &source.name), work.maker, work.spec.dedup, None);
+        let mut filler = filler.into_many(&mut full);
         let parsed = formats::parse_document(work.format, &options, &source.name, &mut input, &mut filler);
         let last = filler.finish();
         if input.canceled {

@@ -80,7 +80,22 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         // After a rename the name is gone, or is that of the entry that was replaced; either way nothing may be left.
-        let _ = std::fs::remove_dir_all(&self.path);
+        let _ = remove_all(&self.path);
+    }
+}
+
+/// Removes an entry: it is gone at once, by a rename, and its files then.
+pub(super) fn remove_entry(cache: &Path, entry: &Path, key: Key) -> io::Result<()> {
+    let aside = Temporary::name(cache, key);
+    std::fs::rename(entry, &aside)?;
+    remove_all(&aside)
+}
+
+/// A folder, or a file where a folder should be.
+fn remove_all(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => std::fs::remove_dir_all(path),
+        _ => std::fs::remove_file(path),
     }
 }
 
@@ -104,15 +119,9 @@ pub(super) fn leftovers(cache: &Path, of: Option<Key>) -> Vec<Leftover> {
     found
 }
 
-/// Removes them. True when nothing went wrong.
-pub(super) fn remove_leftovers(found: &[Leftover]) -> bool {
-    found.iter().fold(true, |ok, leftover| {
-        let removed = match std::fs::symlink_metadata(&leftover.path) {
-            Ok(meta) if meta.is_dir() => std::fs::remove_dir_all(&leftover.path),
-            _ => std::fs::remove_file(&leftover.path),
-        };
-        ok & removed.is_ok()
-    })
+/// Removes them. What cannot be removed now is there next time.
+pub(super) fn remove_leftovers(found: &[Leftover]) {
+    found.iter().for_each(|leftover| drop(remove_all(&leftover.path)));
 }
 
 fn parse_temporary(name: &str) -> Option<(Key, i32)> {

@@ -36,7 +36,8 @@ pub struct How<'a> {
     cancel: &'a AtomicBool,
     tell: &'a (dyn Fn(Event) + Sync),
     bytes: AtomicU64,
-    told: Mutex<Instant>,
+    /// When progress was told last; none since the step began.
+    told: Mutex<Option<Instant>>,
     notices: Mutex<Vec<String>>,
 }
 
@@ -48,7 +49,7 @@ impl<'a> How<'a> {
             cancel,
             tell,
             bytes: AtomicU64::new(0),
-            told: Mutex::new(Instant::now()),
+            told: Mutex::new(None),
             notices: Mutex::new(Vec::new()),
         }
     }
@@ -77,6 +78,9 @@ impl<'a> How<'a> {
     /// A step begins: progress counts from 0.
     pub(super) fn begin(&self) {
         self.bytes.store(0, Ordering::Relaxed);
+        if let Ok(mut told) = self.told.lock() {
+            *told = None;
+        }
     }
 
     /// So many bytes more are done.
@@ -84,9 +88,9 @@ impl<'a> How<'a> {
         let bytes = self.bytes.fetch_add(more, Ordering::Relaxed) + more;
         // Whoever cannot have the lock at once leaves the telling to the next one.
         if let Ok(mut told) = self.told.try_lock()
-            && told.elapsed() >= PROGRESS
+            && told.is_none_or(|at| at.elapsed() >= PROGRESS)
         {
-            *told = Instant::now();
+            *told = Some(Instant::now());
             (self.tell)(Event::Progress { step, bytes, total });
         }
     }

@@ -145,11 +145,14 @@ pub(super) struct Input {
 impl Input {
     /// Finds and opens the files. Standard input is read to its end, into `folder` when it is long.
     pub(super) fn open(origins: &[Origin], folder: &Path, how: &How<'_>) -> Result<Self> {
+        if let [Origin::Stdin] = origins {
+            return Self::of_pipe(&mut io::stdin().lock(), folder, how);
+        }
         let mut sources = Vec::new();
         let mut directory = false;
         for origin in origins {
             match origin {
-                Origin::Stdin => sources.push(read_stdin(&mut io::stdin().lock(), folder, how)?),
+                Origin::Stdin => sources.push(read_pipe_to_end(&mut io::stdin().lock(), folder, how)?),
                 Origin::Path(path) => {
                     let meta = std::fs::metadata(path).map_err(|e| Error::file("cannot open", path, e))?;
                     if meta.is_dir() {
@@ -169,6 +172,11 @@ impl Input {
             return Err(Error::usage("no dataset is named"));
         }
         Ok(Self { sources, directory, several: origins.len() > 1 })
+    }
+
+    /// The content of a pipe, to its end.
+    pub(super) fn of_pipe(pipe: &mut dyn Read, folder: &Path, how: &How<'_>) -> Result<Self> {
+        Ok(Self { sources: vec![read_pipe_to_end(pipe, folder, how)?], directory: false, several: false })
     }
 
     /// Bytes of all files.
@@ -231,6 +239,7 @@ impl Input {
             }));
         }
         let total: u64 = work.iter().map(|(_, range)| range.end - range.start).sum();
+        how.begin();
         let (next, sources) = (AtomicUsize::new(0), &self.sources);
         let one = || -> Result<Vec<(usize, Piece)>> {
             let mut buffer = vec![0; PIECE_BYTES];
@@ -532,7 +541,7 @@ fn in_memory(all: Vec<u8>, name: String) -> Result<Source> {
 }
 
 /// Reads a pipe to its end: into memory, or into a file without a name in `folder` once it is long.
-fn read_stdin(input: &mut dyn Read, folder: &Path, how: &How<'_>) -> Result<Source> {
+fn read_pipe_to_end(input: &mut dyn Read, folder: &Path, how: &How<'_>) -> Result<Source> {
     let name = "-".to_owned();
     let failed = |e| Error::file("cannot read", Path::new("standard input"), e);
     let mut start = Vec::new();

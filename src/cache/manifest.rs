@@ -1,5 +1,7 @@
 //! `manifest.json`: what an entry is and what made it. Written last; an entry without a good one is none.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -34,6 +36,8 @@ pub struct Manifest {
     pub skipped: u64,
     /// What was seen in the bodies.
     pub report: BuildReport,
+    /// The dataset that an entry without data points into, as it was named when it was built.
+    pub reference: Option<PathBuf>,
     /// Program and version.
     pub made_by: String,
     /// UTC, RFC 3339.

@@ -28,11 +28,13 @@ pub mod prompt;
 mod prompt_aiperf;
 mod prompt_corpus;
 pub mod prompt_tokenizer;
+mod publish;
 mod recent;
 mod report;
 pub mod rows;
 pub mod spec;
 pub mod spool;
+pub mod store;
 mod view;
 mod writer;
 

@@ -4,7 +4,7 @@
 //! same bytes, from files without a name, and nothing kept. Only a full disk, a bad dataset and an interrupt are errors.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, TryLockError},
     io::Write,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
@@ -25,6 +25,7 @@ use super::{
     memo::Memo,
     pack,
     prompt::{Derivation, Trace},
+    publish::{Published, publish},
     report::BuildReport,
     spec::{Dedup, Key, Reading, Spec, Store},
     view::View,
@@ -138,6 +139,14 @@ pub struct Opened {
 
 /// Finds the entry of a dataset, or builds it. See the head of this file.
 pub fn open_or_build(request: &BuildRequest, how: &How<'_>) -> Result<Opened> {
+    open_with(request, how, File::try_lock)
+}
+
+/// Takes the lock of a file.
+pub(super) type TryLock = fn(&File) -> std::result::Result<(), TryLockError>;
+
+/// The same, with locks of another kind: those of a file system that has none, or lies.
+pub(super) fn open_with(request: &BuildRequest, how: &How<'_>, try_lock: TryLock) -> Result<Opened> {
     let began = Instant::now();
     let cache = request.cache.as_deref().and_then(|cache| match folder::trust(cache) {
         Trust::Ours => Some(cache),
@@ -155,12 +164,17 @@ pub fn open_or_build(request: &BuildRequest, how: &How<'_>) -> Result<Opened> {
     let (shaping, resources) = body::resolve(&request.shaping, format)?.unzip();
     let digest = input.digest(&memo, how)?;
     let spec = spec_of(request, format, digest, shaping);
-    let mut search = Search { request, how, cache, memo, input, spec, resources, format, began };
+    let mut search = Search { request, how, cache, memo, input, spec, resources, format, began, try_lock };
     search.find_or_build()
 }
 
 /// Everything that reaches the bytes, and nothing else.
-fn spec_of(request: &BuildRequest, format: Format, input: super::Digest, shaping: Option<body::Shaping>) -> Spec {
+pub(super) fn spec_of(
+    request: &BuildRequest,
+    format: Format,
+    input: super::Digest,
+    shaping: Option<body::Shaping>,
+) -> Spec {
     Spec {
         layout: layout::VERSION,
         input,
@@ -187,6 +201,7 @@ struct Search<'a> {
     resources: Option<Resources>,
     format: Format,
     began: Instant,
+    try_lock: TryLock,
 }
 
 /// Files of a build and what went into them.
@@ -203,8 +218,8 @@ impl Search<'_> {
             return self.hit(view, cache);
         }
         let timeout = self.request.lock_timeout;
-        let lock =
-            lock::wait(cache, key, timeout, self.how, File::try_lock, || self.look_up(cache, key, Tell::Nothing))?;
+        let look = || self.look_up(cache, key, Tell::Nothing);
+        let lock = lock::wait(cache, key, timeout, self.how, self.try_lock, look)?;
         let held = match lock {
             Lock::Found(view) => return self.hit(view, cache),
             Lock::Denied(why) => {
@@ -309,7 +324,11 @@ impl Search<'_> {
         folder::sync(temporary.path())?;
         self.how.check()?;
         let folder = entry::path(cache, key);
-        let state = self.publish(&temporary, &folder, cache, key)?;
+        let good = || Ok(self.look_up(cache, key, Tell::Nothing)?.is_some());
+        let state = match publish(&temporary, &folder, cache, key, good)? {
+            Published::Ours => CacheState::Miss,
+            Published::Theirs => CacheState::Hit,
+        };
         drop(temporary);
         match self.look_up(cache, key, Tell::Nothing)? {
             Some(view) => {
@@ -321,34 +340,6 @@ impl Search<'_> {
             // Removed, or damaged, in the moment since: the dataset is still there to be built from.
             None => self.build_privately(),
         }
-    }
-
-    /// Renames a finished build to its name. Another's good entry there stays; anything else is replaced.
-    fn publish(&self, temporary: &Temporary, folder: &Path, cache: &Path, key: Key) -> Result<CacheState> {
-        let failed = |e| Error::file("cannot rename to", folder, e);
-        for _ in 0..8 {
-            match sys::fs::rename_new(temporary.path(), folder) {
-                Ok(()) => {
-                    folder::sync(cache)?;
-                    return Ok(CacheState::Miss);
-                }
-                Err(e) if !taken(&e) => return Err(failed(e)),
-                Err(_) => {}
-            }
-            if self.look_up(cache, key, Tell::Nothing)?.is_some() {
-                return Ok(CacheState::Hit);
-            }
-            // What is there is no good: it moves to our temporary name and goes with it.
-            if sys::fs::exchange(temporary.path(), folder).is_ok() {
-                folder::sync(cache)?;
-                return Ok(CacheState::Miss);
-            }
-            let aside = Temporary::name(cache, key);
-            if std::fs::rename(folder, &aside).is_ok() {
-                remove_all(&aside);
-            }
-        }
-        Err(failed(std::io::ErrorKind::AlreadyExists.into()))
     }
 
     /// Builds into files without a name.
@@ -439,6 +430,14 @@ impl Search<'_> {
             index_check: format!("{index_check:016x}"),
             skipped: *skipped,
             report: report.clone(),
+            reference: match self.spec.store {
+                Store::Copy => None,
+                // A name that is no text cannot be kept; the entry is then only of use with its dataset.
+                Store::Reference => {
+                    let path = std::fs::canonicalize(&self.input.sources[0].name).ok();
+                    path.filter(|path| path.to_str().is_some())
+                }
+            },
             made_by: concat!("ringload ", env!("CARGO_PKG_VERSION")).into(),
             made_at: jiff::Timestamp::now().to_string(),
             seconds: made.seconds,
@@ -466,16 +465,6 @@ fn reference_refused() -> Error {
     Error::usage(
         "--store reference needs one uncompressed file; it cannot point into a pipe, a directory or several files",
     )
-}
-
-fn taken(e: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
-    matches!(e.kind(), AlreadyExists | DirectoryNotEmpty | NotADirectory)
-}
-
-fn remove_all(path: &Path) {
-    // A file where an entry should be is removed as one. What cannot be removed is left to `gc`.
-    let _ = std::fs::remove_dir_all(path).or_else(|_| std::fs::remove_file(path));
 }
 
 /// Where a long standard input goes.

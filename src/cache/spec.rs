@@ -154,3 +154,178 @@ impl Spec {
         Digest::of(&self.canonical())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::cache::{
+        body::Multipliers,
+        prompt::{Derivation, Synthesis, TokenizerSpec},
+    };
+
+    /// A spec in which every option is something, so that every leaf is there to be changed.
+    fn full() -> Spec {
+        let synthesis = Synthesis {
+            recipe: 1,
+            tokenizer: TokenizerSpec::File("ab".into()),
+            corpus: Some("cd".into()),
+            seed: 7,
+            global_blocks: false,
+            block_size: 512,
+            derivation: Derivation::Segments,
+            separator: "</s>".into(),
+        };
+        let shaping = Shaping {
+            endpoint: "chat".into(),
+            models: vec!["a".into(), "b".into()],
+            streaming: true,
+            legacy_max_tokens: false,
+            server_token_count: false,
+            per_chunk_usage: true,
+            extra_inputs: vec![("x".into(), "1".into()), ("y".into(), "2".into())],
+            system_prompt: Some("be brief".into()),
+            template: Some("{}".into()),
+            output_tokens: Some(5),
+            synthesis: Some(synthesis),
+            multipliers: Some(Multipliers {
+                prefix_len: 1.5,
+                prompt_len: 2.5,
+                output_len: 3.5,
+                prefix_roots: 2,
+                max_isl: Some(1000),
+                max_osl: Some(100),
+            }),
+        };
+        Spec {
+            reading: Reading { limit: Some(5), skip_bad: true, verbatim_lines: false },
+            shaping: Some(shaping),
+            ..Spec::verbatim(Digest([7; 32]), "mooncake_trace")
+        }
+    }
+
+    /// Every value below, with each of its leaves changed in turn.
+    fn changed(value: &Value) -> Vec<Value> {
+        let inner = |key: &dyn Fn(&mut Value) -> &mut Value, child: &Value| -> Vec<Value> {
+            let put = |new: Value| {
+                let mut whole = value.clone();
+                *key(&mut whole) = new;
+                whole
+            };
+            changed(child).into_iter().map(put).collect()
+        };
+        match value {
+            Value::Object(map) => {
+                map.iter().flat_map(|(name, child)| inner(&|w| &mut w[name.as_str()], child)).collect()
+            }
+            Value::Array(list) => {
+                let mut all: Vec<_> = (0..list.len()).flat_map(|k| inner(&|w| &mut w[k], &list[k])).collect();
+                all.extend([Value::Array(list[1..].to_vec()), Value::Array(list.iter().rev().cloned().collect())]);
+                all
+            }
+            Value::Bool(b) => vec![Value::Bool(!b)],
+            Value::Number(n) => vec![n.as_u64().map_or_else(|| (n.as_f64().unwrap() + 1.0).into(), |n| (n + 1).into())],
+            Value::String(s) => match (Digest::parse(s), s.as_str()) {
+                (Some(digest), _) => vec![Digest([digest.0[0] ^ 1; 32]).to_string().into()],
+                (None, "auto") => ["exact", "chunk", "off"].map(Value::from).into(),
+                (None, "copy") => vec!["reference".into()],
+                (None, "segments") => vec!["aiperf".into()],
+                (None, text) => vec![format!("{text}x").into()],
+            },
+            Value::Null => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_change_of_any_field_is_another_key() {
+        let spec = full();
+        let value = serde_json::to_value(&spec).unwrap();
+        let mut all = changed(&value);
+        // An option that is none, and a value of another kind, are other values too.
+        for path in [
+            "/reading/limit",
+            "/shaping",
+            "/shaping/system_prompt",
+            "/shaping/template",
+            "/shaping/output_tokens",
+            "/shaping/synthesis",
+            "/shaping/synthesis/corpus",
+            "/shaping/multipliers",
+            "/shaping/multipliers/max_isl",
+            "/shaping/multipliers/max_osl",
+        ] {
+            let mut none = value.clone();
+            *none.pointer_mut(path).unwrap() = Value::Null;
+            all.push(none);
+        }
+        let mut approx = value.clone();
+        approx["shaping"]["synthesis"]["tokenizer"] = serde_json::json!({ "approx": 4.4 });
+        all.extend(changed(&approx).into_iter().filter(|v| v["shaping"]["synthesis"]["tokenizer"]["approx"] != 4.4));
+        all.push(approx);
+        assert!(all.len() >= 50, "{}", all.len());
+        let mut keys: Vec<Key> = all.iter().map(|v| serde_json::from_value::<Spec>(v.clone()).unwrap().key()).collect();
+        keys.push(spec.key());
+        let count = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), count);
+    }
+
+    #[test]
+    fn no_field_is_left_out_of_what_is_hashed() {
+        // The patterns name every field, so a new one breaks them and is then looked for in what is hashed; one that were
+        // skipped in the writing would be missing there.
+        let Spec { layout: _, input: _, format: _, reading, dedup: _, store: _, shaping } = full();
+        let Reading { limit: _, skip_bad: _, verbatim_lines: _ } = reading;
+        let Some(Shaping { endpoint: _, models: _, streaming: _, legacy_max_tokens: _, server_token_count: _, .. }) =
+            &shaping
+        else {
+            panic!()
+        };
+        let Some(Shaping {
+            per_chunk_usage: _, extra_inputs: _, system_prompt: _, template: _, output_tokens: _, ..
+        }) = &shaping
+        else {
+            panic!()
+        };
+        let Some(Shaping { synthesis: Some(synthesis), multipliers: Some(multipliers), .. }) = shaping else {
+            panic!()
+        };
+        let Synthesis { recipe: _, tokenizer: _, corpus: _, seed: _, global_blocks: _, block_size: _, .. } = &synthesis;
+        let Synthesis { derivation: _, separator: _, .. } = synthesis;
+        let Multipliers { prefix_len: _, prompt_len: _, output_len: _, prefix_roots: _, max_isl: _, max_osl: _ } =
+            multipliers;
+        let text = String::from_utf8(full().canonical()).unwrap();
+        let names = "layout input format reading limit skip_bad verbatim_lines dedup store shaping endpoint models streaming \
+                     legacy_max_tokens server_token_count per_chunk_usage extra_inputs system_prompt template output_tokens \
+                     synthesis recipe tokenizer corpus seed global_blocks block_size derivation separator multipliers \
+                     prefix_len prompt_len output_len prefix_roots max_isl max_osl";
+        for name in names.split_whitespace() {
+            assert!(text.contains(&format!("\"{name}\":")), "{name}");
+        }
+        let leaves = serde_json::to_value(full()).unwrap();
+        assert_eq!(
+            count_names(&leaves),
+            names.split_whitespace().count() + 1,
+            "file, of the tokenizer, is the one more"
+        );
+    }
+
+    fn count_names(value: &Value) -> usize {
+        match value {
+            Value::Object(map) => map.len() + map.values().map(count_names).sum::<usize>(),
+            Value::Array(list) => list.iter().map(count_names).sum(),
+            _ => 0,
+        }
+    }
+
+    #[test]
+    fn a_spec_reads_back_as_itself() {
+        let spec = full();
+        let back: Spec = serde_json::from_slice(&spec.canonical()).unwrap();
+        assert_eq!((back.key(), &back), (spec.key(), &spec));
+        assert_eq!(Digest::parse(&spec.key().to_string()), Some(spec.key()));
+        assert!(Digest::parse(&"F".repeat(64)).is_none() && Digest::parse("ab").is_none());
+    }
+}

@@ -9,12 +9,17 @@ use std::{
 use super::*;
 use crate::data::{Error, RecordId, Result};
 
+mod dedup;
+mod faults;
+mod inputs;
+mod keys;
+
 /// A folder with a dataset and a cache in it.
-struct Box_ {
+struct Bench {
     folder: tempfile::TempDir,
 }
 
-impl Box_ {
+impl Bench {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
@@ -44,6 +49,26 @@ fn open(request: &BuildRequest) -> Result<Opened> {
 
 fn open_with(request: &BuildRequest, threads: usize) -> Result<Opened> {
     open_or_build(request, &How::new(threads, &AtomicBool::new(false), &|_| ()))
+}
+
+/// Every file below a folder, by its path in it.
+fn tree(folder: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        let name = path.strip_prefix(folder).unwrap().to_string_lossy().into_owned();
+        match path.is_dir() {
+            true => all.extend(tree(&path).into_iter().map(|inner| format!("{name}/{inner}"))),
+            false => all.push(name),
+        }
+    }
+    all.sort();
+    all
+}
+
+/// What must not be left in a cache.
+fn rubbish(cache: &Path) -> Vec<String> {
+    tree(cache).into_iter().filter(|name| name.contains("tmp")).collect()
 }
 
 fn bodies(view: &View) -> Vec<Vec<u8>> {
@@ -77,7 +102,7 @@ fn jsonl(lines: &[Vec<u8>]) -> Vec<u8> {
 
 #[test]
 fn what_goes_in_comes_out_from_a_miss_a_hit_and_a_private_build() {
-    let b = Box_::new();
+    let b = Bench::new();
     let want = lines(500, 9000);
     let request = b.request(&b.file("d.jsonl", &jsonl(&want)));
     let off = open(&BuildRequest { cache: None, ..request.clone() }).unwrap();
@@ -94,7 +119,7 @@ fn what_goes_in_comes_out_from_a_miss_a_hit_and_a_private_build() {
 
 #[test]
 fn errors_leave_nothing_and_name_their_place() {
-    let b = Box_::new();
+    let b = Bench::new();
     let request = b.request(&b.file("d.jsonl", b"{\"a\":1}\n{\"b\":\n{\"c\":3}\n"));
     let error = open(&request).unwrap_err();
     assert!(matches!(&error, Error::BadRecords { count: 1, .. }), "{error}");
@@ -115,7 +140,7 @@ fn errors_leave_nothing_and_name_their_place() {
 
 #[test]
 fn equal_bodies_are_stored_once() {
-    let b = Box_::new();
+    let b = Bench::new();
     let body = lines(1, 20_000).remove(0);
     let opened = open(&b.request(&b.file("d.jsonl", &jsonl(&vec![body.clone(); 200])))).unwrap();
     assert_eq!(bodies(&opened.view), vec![body.clone(); 200]);
@@ -125,7 +150,7 @@ fn equal_bodies_are_stored_once() {
 
 #[test]
 fn one_record_is_shown() {
-    let b = Box_::new();
+    let b = Bench::new();
     let opened = open(&b.request(&b.file("d.jsonl", b"{\"a\":1}"))).unwrap();
     assert_eq!(opened.view.records(), 1);
     assert_eq!(opened.view.spans(RecordId(0)).len(), 1);
