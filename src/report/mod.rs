@@ -3,7 +3,7 @@
 //! ```text
 //! RunResult --merge--> Merged --+--> Summary --+--> text, JSON, CSV
 //!               Plan, facts ----+              +--> run directory: summary.json, latency.hgrm, timeline.csv, report.html, ...
-//! rows.spool --records--> records.jsonl
+//! rows-N.spool --records--> records.jsonl, records.parquet
 //! ```
 //!
 //! Pure functions of plan, facts and results: no engine, no clock, no thread. The same results give the same bytes.
@@ -15,8 +15,10 @@ pub mod escape;
 pub mod hdr;
 pub mod html;
 pub mod merge;
+mod parquet;
 pub mod percentile;
 pub mod planned;
+pub mod records;
 pub mod stored;
 pub mod summary;
 pub mod svg;

@@ -16,7 +16,7 @@ use ringload::{
     data::{
         Nanos, RecordId, WorkerId,
         metric::Metric,
-        outcome::ErrorClass,
+        outcome::{ErrorClass, Outcome},
         plan::{
             Address, Arrival, CatchUp, GoodputLimit, Order, Pace, Plan, RequestHead, Reuse, Secret, Segment, SendPath,
             Shape, Stop, StreamMode, Target, Timeouts, Warmup,
@@ -25,10 +25,12 @@ use ringload::{
             Bytes, CacheState, Connections, Cost, DatasetFacts, EndedBy, RunResult, Sample, TargetCounts, WorkerResult,
             latency_cell,
         },
+        rows::{Row, SpoolHeader, spool_name},
         units::{MILLISECOND, SECOND},
     },
-    report::{self, Asked, Percentile, RunDir, Threshold, text},
+    report::{self, Asked, Percentile, RunDir, Threshold, records, text},
 };
+use zerocopy::IntoBytes;
 
 const RATE: u64 = 400;
 const LENGTH_S: u64 = 60;
@@ -216,8 +218,56 @@ fn write(path: &Path) -> (report::Summary, report::Merged) {
     let thresholds = exprs.map(|e| Threshold::parse(e).unwrap());
     let asked = Asked { plan: &plan, dataset: &facts, percentiles: &Percentile::DEFAULT, thresholds: &thresholds };
     let (summary, merged) = report::finish(&asked, &result());
-    RunDir::prepare(path).unwrap().write_run(&summary, &merged).unwrap();
+    let mut dir = RunDir::prepare(path).unwrap();
+    for worker in 0..2 {
+        let mut spool = SpoolHeader::new(worker, 1_800_000_000_000_000_000).as_bytes().to_vec();
+        spool.extend(rows(worker).as_bytes());
+        fs::write(path.join(spool_name(worker)), spool).unwrap();
+    }
+    let spools = records::spools(&dir).unwrap();
+    for format in [records::Format::Jsonl, records::Format::Parquet] {
+        assert_eq!(records::write(&mut dir, format, &spools).unwrap(), RATE * LENGTH_S);
+    }
+    records::remove_spools(&spools).unwrap();
+    dir.write_run(&summary, &merged).unwrap();
     (summary, merged)
+}
+
+/// Rows of one worker: streams of 33 tokens and 503s, one each 5 ms.
+fn rows(worker: u16) -> Vec<Row> {
+    let row = |i: u64| {
+        let start = i * 2 * SECOND / RATE;
+        let base = Row {
+            due: Nanos(start),
+            start: Nanos(start + 20_000),
+            sent: Nanos(start + 60_000),
+            first_byte: Nanos(start + 80 * MILLISECOND),
+            done: Nanos(start + 400 * MILLISECOND),
+            bytes_sent: 102_700,
+            bytes_received: 9_000,
+            record: (i % 12_031) as u32,
+            connection: (i % 128) as u32,
+            connection_use: (i / 128) as u32,
+            worker,
+            status: 200,
+            flags: if i < 128 { 0 } else { Row::REUSED },
+            ..Row::EMPTY
+        };
+        if i % 50 == 7 {
+            return Row { status: 503, outcome: Outcome::Failed(ErrorClass::Http5xx).code(), ..base };
+        }
+        Row {
+            first_token: Nanos(start + 90 * MILLISECOND),
+            first_output: Nanos(start + 90 * MILLISECOND),
+            second_token: Nanos(start + 100 * MILLISECOND),
+            last_token: Nanos(start + 390 * MILLISECOND),
+            input_tokens: 1024,
+            output_tokens: 33,
+            content_events: 33,
+            ..base
+        }
+    };
+    (0..RATE / 2 * LENGTH_S).map(row).collect()
 }
 
 #[test]
@@ -226,7 +276,8 @@ fn a_run_directory_holds_no_secret_and_its_files_agree() {
     let (summary, merged) = write(temp.path());
     for entry in fs::read_dir(temp.path()).unwrap() {
         let path = entry.unwrap().path();
-        let text = String::from_utf8(fs::read(&path).unwrap()).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
         assert!(!text.contains("s3cr3t-token") && !text.contains("hunter22"), "{}", path.display());
         assert!(!text.contains("NaN"), "{}", path.display());
     }
@@ -249,15 +300,15 @@ fn browser() -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// Draws the page in a real browser at a desk's and a phone's width. The screenshots go to `RINGLOAD_SCREENSHOTS` when that
-/// is set, to be looked at.
+/// Draws the page in a real browser at a desk's and a phone's width. They and the run go to `RINGLOAD_SCREENSHOTS` when
+/// that is set, to be looked at.
 #[test]
 fn the_page_has_marks_in_a_browser_at_two_widths() {
     let Some(browser) = browser() else { return };
     let temp = tempfile::tempdir().unwrap();
-    write(&temp.path().join("run"));
-    let page = temp.path().join("run/report.html");
     let shots = std::env::var_os("RINGLOAD_SCREENSHOTS").map_or_else(|| temp.path().to_path_buf(), PathBuf::from);
+    write(&shots.join("run"));
+    let page = shots.join("run/report.html");
     for (width, height) in [(1280, 2600), (500, 5200)] {
         let shot = shots.join(format!("report-{width}.png"));
         let ran = Command::new("timeout")
