@@ -5,7 +5,7 @@
 //! in two points: control bytes inside strings pass (the lines of an event are joined with one), and UTF-8 is not checked.
 //! Values nested deeper than [`DEPTH_MAX`] count as malformed.
 
-use super::words::{Kind, KindSpelling, Spelling, Word, word};
+use super::words::{self, Kind, KindSpelling, Spelling, Word, word};
 
 /// Levels of nesting: one bit each. The deepest path that matters has eight.
 pub(super) const DEPTH_MAX: u8 = 64;
@@ -106,6 +106,25 @@ enum Place {
     Token,
 }
 
+const PLACES: [Place; 16] = [
+    Place::Root,
+    Place::RootList,
+    Place::Top,
+    Place::Choices,
+    Place::Choice,
+    Place::Delta,
+    Place::ToolCalls,
+    Place::ToolCall,
+    Place::Function,
+    Place::Usage,
+    Place::UsageDetails,
+    Place::Response,
+    Place::Message,
+    Place::BlockDelta,
+    Place::Details,
+    Place::Token,
+];
+
 impl Place {
     const fn is_list(self) -> bool {
         matches!(self, Self::RootList | Self::Choices | Self::ToolCalls)
@@ -135,7 +154,7 @@ enum Role {
 }
 
 /// What a member means by its name and the object that it is in.
-fn role(place: Place, word: Word) -> Role {
+const fn role(place: Place, word: Word) -> Role {
     match (place, word) {
         (Place::Top, word) => top_role(word),
         (Place::Choice, Word::Delta) => Role::Inside(Place::Delta),
@@ -159,7 +178,29 @@ fn role(place: Place, word: Word) -> Role {
     }
 }
 
-fn top_role(word: Word) -> Role {
+/// [`role`] by word and place, as a table: a load in place of a chain of comparisons.
+static ROLES: [[Role; PLACES.len()]; words::COUNT] = roles();
+
+const fn roles() -> [[Role; PLACES.len()]; words::COUNT] {
+    let mut roles = [[Role::Skip; PLACES.len()]; words::COUNT];
+    let mut word = 0;
+    while word < words::COUNT {
+        let mut place = 0;
+        while place < PLACES.len() {
+            roles[words::at(word) as usize][PLACES[place] as usize] = role(PLACES[place], words::at(word));
+            place += 1;
+        }
+        word += 1;
+    }
+    roles
+}
+
+#[inline]
+fn role_of(place: Place, word: Option<Word>) -> Role {
+    word.map_or(Role::Skip, |word| ROLES[word as usize][place as usize])
+}
+
+const fn top_role(word: Word) -> Role {
     match word {
         Word::Choices => Role::Inside(Place::Choices),
         Word::Usage | Word::UsageMetadata => Role::Inside(Place::Usage),
@@ -176,7 +217,7 @@ fn top_role(word: Word) -> Role {
     }
 }
 
-fn usage_role(word: Word) -> Role {
+const fn usage_role(word: Word) -> Role {
     match word {
         Word::PromptTokens | Word::PromptTokenCount => Role::Count(Count::Prompt),
         Word::InputTokens | Word::InputTokensCamel | Word::InputTokenCount => Role::Count(Count::Input),
@@ -318,7 +359,7 @@ impl Json {
         while at < bytes.len() {
             at = match self.state {
                 State::Value | State::FirstElement => self.value(bytes, at),
-                State::FirstKey | State::Key => self.key(bytes, at),
+                State::FirstKey | State::Key => self.members(bytes, at),
                 State::After => self.after(bytes, at),
                 State::Colon if bytes[at] == b':' => self.go(State::Value, at + 1),
                 State::Colon | State::End if is_blank(bytes[at]) => at + 1,
@@ -413,7 +454,7 @@ impl Json {
             self.next_element();
         }
         match byte {
-            b'"' => self.begin_string(bytes, at + 1),
+            b'"' => self.begin_string(at + 1),
             b'{' => self.open_object(at),
             b'[' => self.open_list(at),
             b'n' => self.begin_literal(Literal::Null, bytes, at),
@@ -504,8 +545,14 @@ impl Json {
         true
     }
 
-    #[inline]
     fn close(&mut self, at: usize) -> usize {
+        self.leave();
+        self.behind_value(at + 1)
+    }
+
+    /// Goes one level up.
+    #[inline]
+    fn leave(&mut self) {
         self.depth -= 1;
         self.objects >>= 1;
         if self.skipped > 0 {
@@ -513,7 +560,6 @@ impl Json {
         } else {
             self.place = self.outer[self.depth as usize & 7];
         }
-        self.behind_value(at + 1)
     }
 
     /// The container that was opened last has something in it.
@@ -526,30 +572,148 @@ impl Json {
         }
     }
 
+    /// The short way: members and containers one after the other, as long as each token lies whole in `bytes` and in its
+    /// plainest form. Whatever is not so is left to the states, byte by byte, before anything of it is taken. It begins
+    /// where a name should stand; `state` is set only where it ends.
     #[inline]
-    fn key(&mut self, bytes: &[u8], at: usize) -> usize {
-        match bytes[at] {
-            b'"' => {}
-            b'}' if self.state == State::FirstKey => return self.close(at),
-            byte if is_blank(byte) => return at + 1,
-            _ => return self.malformed(),
+    fn members(&mut self, bytes: &[u8], mut at: usize) -> usize {
+        if bytes[at] != b'"' {
+            return self.no_key(bytes, at);
         }
         if self.state == State::FirstKey {
             self.fill();
         }
-        let rest = &bytes[at + 1..];
-        let end = string_stop(rest);
-        if rest.get(end) != Some(&b'"') {
-            self.name = Spelling::START;
-            return self.go(State::KeyString, at + 1);
+        loop {
+            let name = &bytes[at + 1..];
+            let end = string_stop(name);
+            let Some(&[b'"', b':', mut first]) = name.get(end..).and_then(|behind| behind.first_chunk::<3>()) else {
+                return self.begin_key(name, end, at + 1);
+            };
+            at += end + 3;
+            if first == b' ' {
+                at += 1;
+                first = at_or_zero(bytes, at);
+            }
+            // Null means nothing anywhere, so that its name need not be known.
+            let known = first != b'n' && self.skipped == 0;
+            let role = if known { role_of(self.place, word(name, end)) } else { Role::Skip };
+            let step = match first {
+                b'{' | b'[' => self.plain_open(bytes, at, role),
+                _ => match plain_end(&bytes[at..], first) {
+                    Some(length) => self.plain_value(bytes, at, length, role),
+                    None => {
+                        (self.role, self.state) = (role, State::Value);
+                        return at;
+                    }
+                },
+            };
+            match step {
+                Ok(name_at) => at = name_at,
+                Err(stopped_at) => return stopped_at,
+            }
         }
-        self.name_end(if self.skipped == 0 { word(&rest[..end]) } else { None });
-        if rest.get(end + 1) == Some(&b':') { self.go(State::Value, at + end + 3) } else { at + end + 2 }
+    }
+
+    /// Opens the container at `at`, and the object at the front of a list. Where the first name of an object then stands,
+    /// or where the states go on.
+    #[inline]
+    fn plain_open(&mut self, bytes: &[u8], mut at: usize, role: Role) -> Result<usize, usize> {
+        self.role = role;
+        if bytes[at] == b'[' {
+            at = self.open_list(at);
+            if at_or_zero(bytes, at) != b'{' {
+                return Err(at);
+            }
+            self.fill();
+            self.next_element();
+        }
+        at = self.open_object(at);
+        if at_or_zero(bytes, at) != b'"' {
+            return Err(at);
+        }
+        self.fill();
+        Ok(at)
+    }
+
+    /// Takes the plain value of so many bytes at `at`, and goes on behind it, over the ends of containers. Where the next
+    /// name stands, or where the states go on.
+    #[inline]
+    fn plain_value(&mut self, bytes: &[u8], at: usize, length: usize, role: Role) -> Result<usize, usize> {
+        if role != Role::Skip {
+            self.plain_meaning(&bytes[at..at + length], role);
+        }
+        let at = at + length;
+        if at_or_zero(bytes, at) == b',' { self.plain_next(bytes, at + 1) } else { self.plain_close(bytes, at) }
+    }
+
+    /// Behind the comma of an object.
+    #[inline]
+    fn plain_next(&mut self, bytes: &[u8], mut at: usize) -> Result<usize, usize> {
+        let mut next = at_or_zero(bytes, at);
+        if next == b' ' {
+            at += 1;
+            next = at_or_zero(bytes, at);
+        }
+        if next == b'"' {
+            return Ok(at);
+        }
+        self.state = State::Key;
+        Err(at)
+    }
+
+    /// Behind a value that no comma follows: over the ends of containers.
+    fn plain_close(&mut self, bytes: &[u8], mut at: usize) -> Result<usize, usize> {
+        loop {
+            let in_object = self.objects & 1 == 1;
+            match at_or_zero(bytes, at) {
+                b',' if in_object => return self.plain_next(bytes, at + 1),
+                b'}' if in_object => self.leave(),
+                b']' if !in_object => self.leave(),
+                _ => return Err(self.behind_value(at)),
+            }
+            at += 1;
+            if self.depth == 0 {
+                return Err(self.behind_value(at));
+            }
+        }
+    }
+
+    fn plain_meaning(&mut self, value: &[u8], role: Role) {
+        match value {
+            [b'"', text @ .., _] => self.string_end(role, !text.is_empty(), || Kind::of(text)),
+            b"true" if role == Role::Special => self.flags |= TOKEN_SPECIAL,
+            b"true" => self.scalar(role),
+            b"false" => {}
+            digits => {
+                self.integer =
+                    digits.iter().fold(0, |n: u64, digit| n.saturating_mul(10).saturating_add(u64::from(digit - b'0')));
+                self.integer_end(role);
+            }
+        }
+    }
+
+    /// What stands where a name should.
+    fn no_key(&mut self, bytes: &[u8], at: usize) -> usize {
+        match bytes[at] {
+            b'}' if self.state == State::FirstKey => self.close(at),
+            byte if is_blank(byte) => at + 1,
+            _ => self.malformed(),
+        }
+    }
+
+    /// A name of which the end, or what is behind it, is not there yet or is not the usual; `at` is its first byte.
+    fn begin_key(&mut self, name: &[u8], end: usize, at: usize) -> usize {
+        if name.get(end) == Some(&b'"') {
+            self.name_end(if self.skipped == 0 { word(name, end) } else { None });
+            return at + end + 1;
+        }
+        self.name = Spelling::START;
+        self.go(State::KeyString, at)
     }
 
     #[inline]
     fn name_end(&mut self, word: Option<Word>) {
-        self.role = word.map_or(Role::Skip, |word| role(self.place, word));
+        self.role = role_of(self.place, word);
         self.state = State::Colon;
     }
 
@@ -567,22 +731,9 @@ impl Json {
         at + end + 1
     }
 
-    #[inline]
-    fn begin_string(&mut self, bytes: &[u8], at: usize) -> usize {
-        let rest = &bytes[at..];
-        let end = string_stop(rest);
-        if rest.get(end) != Some(&b'"') {
-            (self.filled, self.type_name, self.state) = (false, KindSpelling::START, State::ValueString);
-            return at;
-        }
-        if self.role != Role::Skip {
-            self.filled = end > 0;
-            if self.role == Role::Type {
-                self.kind = Kind::of(&rest[..end]);
-            }
-            self.string_end();
-        }
-        self.behind_value(at + end + 1)
+    fn begin_string(&mut self, at: usize) -> usize {
+        (self.filled, self.type_name, self.state) = (false, KindSpelling::START, State::ValueString);
+        at
     }
 
     fn value_string(&mut self, bytes: &[u8], at: usize) -> usize {
@@ -594,8 +745,8 @@ impl Json {
         }
         match rest.get(end) {
             Some(b'"') => {
-                self.kind = if self.role == Role::Type { self.type_name.kind() } else { self.kind };
-                self.string_end();
+                let kind = self.type_name;
+                self.string_end(self.role, self.filled, || kind.kind());
                 self.behind_value(at + end + 1)
             }
             Some(_) => {
@@ -607,13 +758,14 @@ impl Json {
     }
 
     #[inline]
-    fn string_end(&mut self) {
-        match self.role {
-            Role::Filled(flag) if self.filled => self.flags |= flag,
-            Role::Delta if self.filled => self.flags |= DELTA,
-            Role::Finish if self.filled => self.flags |= FINISHED,
+    fn string_end(&mut self, role: Role, filled: bool, kind: impl FnOnce() -> Kind) {
+        match role {
+            Role::Filled(flag) if filled => self.flags |= flag,
+            Role::Delta if filled => self.flags |= DELTA,
+            Role::Finish if filled => self.flags |= FINISHED,
             Role::Ended => self.flags |= FINISHED,
-            Role::Error if self.filled => self.flags |= ERROR,
+            Role::Error if filled => self.flags |= ERROR,
+            Role::Type => self.kind = kind(),
             _ => {}
         }
     }
@@ -708,6 +860,14 @@ impl Json {
         }
     }
 
+    fn integer_end(&mut self, role: Role) {
+        if let Role::Count(count) = role {
+            self.counts.set(count, self.integer);
+            self.flags |= COUNTED;
+        }
+        self.scalar(role);
+    }
+
     fn number(&mut self, bytes: &[u8], mut at: usize) -> usize {
         while let Some(&byte) = bytes.get(at) {
             self.state = match (self.state, byte) {
@@ -739,37 +899,93 @@ impl Json {
 
     /// Counts are whole numbers of 0 or more; others (`7.0`, `-1`) are read as none.
     fn number_end(&mut self) {
-        match self.role {
-            Role::Count(count) if matches!(self.state, State::Zero | State::Integer) => {
-                self.counts.set(count, self.integer);
-                self.flags |= COUNTED;
-            }
-            role => self.scalar(role),
+        match self.state {
+            State::Zero | State::Integer => self.integer_end(self.role),
+            _ => self.scalar(self.role),
         }
         self.behind_value(0);
     }
 }
 
+/// Bytes of the value in front, when it is one of the plainest and lies whole in `bytes`: a string without escapes, a whole
+/// number without a sign that something follows, true, false, null.
+#[inline]
+fn plain_end(bytes: &[u8], first: u8) -> Option<usize> {
+    match first {
+        b'"' => {
+            let end = 1 + string_stop(&bytes[1..]);
+            (at_or_zero(bytes, end) == b'"').then_some(end + 1)
+        }
+        b'0'..=b'9' => {
+            let end = digits_stop(bytes);
+            (matches!(at_or_zero(bytes, end), b',' | b'}') && (end == 1 || first != b'0')).then_some(end)
+        }
+        b'n' if bytes.starts_with(b"null") => Some(4),
+        b't' if bytes.starts_with(b"true") => Some(4),
+        b'f' if bytes.starts_with(b"false") => Some(5),
+        _ => None,
+    }
+}
+
+/// The byte at an index; 0, which is no part of JSON's grammar, past the end.
+#[inline]
+fn at_or_zero(bytes: &[u8], at: usize) -> u8 {
+    bytes.get(at).copied().unwrap_or(0)
+}
+
+/// One in each byte of a word, and the high bit of each.
+const ONES: u64 = u64::from_ne_bytes([1; 8]);
+const HIGHS: u64 = ONES << 7;
+
 /// Index of the first quote or backslash; the length when there is neither.
 ///
 /// Most strings are shorter than a call into a search routine is worth, so the first bytes are looked at eight at a time.
-#[inline]
+#[inline(always)]
 fn string_stop(bytes: &[u8]) -> usize {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGHS: u64 = ONES << 7;
-    const fn zero_bytes(word: u64) -> u64 {
-        word.wrapping_sub(ONES) & !word & HIGHS
+    match bytes.first_chunk::<8>().map(string_stops) {
+        Some(stops) if stops != 0 => stops.trailing_zeros() as usize / 8,
+        Some(_) => 8 + string_stop_far(&bytes[8..]),
+        None => string_stop_far(bytes),
     }
+}
+
+/// Index of the first byte that is no digit; the length when all are.
+#[inline]
+fn digits_stop(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(eight) = bytes[at..].first_chunk::<8>() {
+        // A digit becomes 0 to 9, and 118 more reach the high bit from 10 on; no byte carries into the next.
+        let word = u64::from_le_bytes(*eight) ^ (ONES * b'0' as u64);
+        let stops = (((word & !HIGHS) + ONES * 118) | word) & HIGHS;
+        if stops != 0 {
+            return at + stops.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    at + bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count()
+}
+
+#[inline(never)]
+fn string_stop_far(bytes: &[u8]) -> usize {
     let mut at = 0;
     while at < 32
         && let Some(eight) = bytes[at..].first_chunk::<8>()
     {
-        let word = u64::from_le_bytes(*eight);
-        let hit = zero_bytes(word ^ (ONES * b'"' as u64)) | zero_bytes(word ^ (ONES * b'\\' as u64));
-        if hit != 0 {
-            return at + hit.trailing_zeros() as usize / 8;
+        let stops = string_stops(eight);
+        if stops != 0 {
+            return at + stops.trailing_zeros() as usize / 8;
         }
         at += 8;
     }
     memchr::memchr2(b'"', b'\\', &bytes[at..]).map_or(bytes.len(), |n| at + n)
+}
+
+/// The high bit of the first byte that is a quote or a backslash is set, and none before it; 0 when there is neither.
+#[inline(always)]
+fn string_stops(eight: &[u8; 8]) -> u64 {
+    let word = u64::from_le_bytes(*eight);
+    let quotes = (word ^ (ONES * b'"' as u64)).wrapping_sub(ONES);
+    let slashes = (word ^ (ONES * b'\\' as u64)).wrapping_sub(ONES);
+    // A byte over 0x7f is neither, and a borrow can only come from a byte that is one.
+    (quotes | slashes) & !word & HIGHS
 }

@@ -148,6 +148,11 @@ impl Lines {
             self.state = State::ValueStart;
             return self.begin_data();
         }
+        if let Some(value) = rest.strip_prefix(b"event:") {
+            *rest = value;
+            (self.state, self.field, self.matched, self.is_error) = (State::ValueStart, Field::Event, 0, false);
+            return None;
+        }
         match byte {
             b'\n' | b'\r' => {
                 *rest = &rest[1..];
@@ -225,6 +230,9 @@ impl Lines {
     fn event_value(&mut self, value: &[u8]) {
         const ERROR: &[u8] = b"error";
         for byte in value {
+            if self.matched == NO_MATCH {
+                break;
+            }
             self.matched = match byte {
                 b' ' | b'\t' if self.matched == 0 || self.matched as usize == ERROR.len() => self.matched,
                 _ => match_next(ERROR, self.matched, byte.to_ascii_lowercase()),
