@@ -250,7 +250,7 @@ pub struct OutputFlags {
     /// Write the run directory to runs/<time>-<id>
     #[arg(long, conflicts_with = "out")]
     pub save: bool,
-    /// One row a request in the run directory [default: off; jsonl with -o]
+    /// One row a request in the run directory [default: off; parquet with -o]
     #[arg(long, value_name = "HOW")]
     pub records: Option<RecordsFlag>,
     /// What goes to stdout at the end
@@ -392,6 +392,29 @@ pub enum CacheVerb {
         /// Keep what was used within this time
         #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
         max_age: Option<u64>,
+        /// Say what would go, and leave it
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        dir: CacheDirFlags,
+    },
+    /// Write an entry as one compressed file, for another machine
+    Export {
+        /// Key of the entry, or the beginning of it
+        key: String,
+        /// Where to, or - for standard output
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        #[command(flatten)]
+        #[allow(missing_docs)]
+        dir: CacheDirFlags,
+    },
+    /// Take an exported entry in
+    Import {
+        /// The file, or - for standard input
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
         #[command(flatten)]
         #[allow(missing_docs)]
         dir: CacheDirFlags,
@@ -604,7 +627,8 @@ choice! {
 choice! {
     /// `--records`.
     RecordsFlag { /// None
-    Off, /// One JSON object a line
+    Off, /// Apache Parquet
+    Parquet, /// One JSON object a line
     Jsonl }
 }
 choice! {

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod build;
+mod cache;
 mod dataset;
 mod doctor;
 pub mod flags;
@@ -66,6 +67,7 @@ fn call(command: Command) -> Result<u8> {
         Command::Run(flags) => run::run(&flags),
         Command::Build(flags) => build::build(&flags),
         Command::Inspect(flags) => build::inspect(&flags),
+        Command::Cache(flags) => cache::cache(&flags),
         Command::Target(flags) => target::target(&flags),
         Command::Report(flags) => report::report(&flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
@@ -83,6 +85,5 @@ fn call(command: Command) -> Result<u8> {
             terminal::bytes(&page)?;
             Ok(0)
         }
-        _ => Err(Error::usage("not here")),
     }
 }

@@ -58,15 +58,22 @@ pub fn run(flags: &RunFlags) -> Result<u8> {
         return Ok(0);
     }
     let mut dir = out_dir(flags)?;
-    let rows = dir.as_ref().filter(|_| flags.output.records != Some(RecordsFlag::Off)).map(|d| d.path().to_path_buf());
+    let records = match flags.output.records {
+        Some(RecordsFlag::Off) => None,
+        Some(RecordsFlag::Jsonl) => Some(report::records::Format::Jsonl),
+        Some(RecordsFlag::Parquet) | None => dir.as_ref().map(|_| report::records::Format::Parquet),
+    };
+    let rows = dir.as_ref().filter(|_| records.is_some()).map(|d| d.path().to_path_buf());
     let mut result = drive(flags, &plan, &source, rows.as_deref())?;
     result.target = server.map(|s| s.running.stop());
     let asked =
         Asked { plan: &plan, dataset: &source.facts, percentiles: &judged.percentiles, thresholds: &judged.thresholds };
     let (summary, merged) = report::finish(&asked, &result);
     if let Some(dir) = &mut dir {
-        if rows.is_some() {
-            // records
+        if let Some(format) = records {
+            let spools = report::records::spools(dir)?;
+            report::records::write(dir, format, &spools)?;
+            report::records::remove_spools(&spools)?;
         }
         dir.write_run(&summary, &merged)?;
     }

@@ -100,7 +100,8 @@ fn a_large_body_to_a_slow_reader_arrives_whole() {
         }
     });
     for path in ["auto", "copy", "zerocopy"] {
-        let (code, summary) = run(dir.path(), &server.url(), &["-B", "big", "-c", "1", "-n", "1", "--send", path, "--drain", "60s"]);
+        let (code, summary) =
+            run(dir.path(), &server.url(), &["-B", "big", "-c", "1", "-n", "1", "--send", path, "--drain", "60s"]);
         assert_eq!(code, 0, "{path}: {summary}");
         assert!(server.requests().last().unwrap().body == body, "{path}");
         let bytes = &summary["bytes"];
