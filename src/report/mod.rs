@@ -9,6 +9,7 @@
 //! Pure functions of plan, facts and results: no engine, no clock, no thread. The same results give the same bytes.
 
 pub mod client;
+pub mod compare;
 pub mod csv;
 pub mod dir;
 pub mod escape;
