@@ -117,14 +117,15 @@ impl BuildReport {
 /// Gathers a report, record by record, in order.
 pub struct Gather {
     report: BuildReport,
-    /// Grows with the largest body; three digits. None is never: the crate takes 0 to 5 digits.
+    /// Up to 1 TiB, three digits: it does not grow, as a saturating record would not make it. None is never: the bounds are
+    /// valid.
     sizes: Option<Histogram<u64>>,
     bytes: u64,
 }
 
 impl Default for Gather {
     fn default() -> Self {
-        Self { report: BuildReport::default(), sizes: Histogram::new(3).ok(), bytes: 0 }
+        Self { report: BuildReport::default(), sizes: Histogram::new_with_bounds(1, 1 << 40, 3).ok(), bytes: 0 }
     }
 }
 
@@ -183,5 +184,23 @@ fn count_model(report: &mut BuildReport, model: &str) {
             report.models.insert(name.to_owned(), 1);
         }
         None => report.models_more += 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_large_bodies_are_those_of_their_sizes() {
+        let mut gather = Gather::new();
+        for i in 1..=100u64 {
+            gather.body(i * 100_000, Flags::default(), None, None);
+        }
+        let body = gather.finish().body;
+        assert_eq!((body.min, body.max), (100_000, 10_000_000));
+        for (got, want) in [(body.p50, 5_000_000), (body.p90, 9_000_000), (body.p99, 9_900_000)] {
+            assert!(got.abs_diff(want) * 1000 <= want, "{got} {want}");
+        }
     }
 }
