@@ -32,6 +32,8 @@ pub enum Command {
     Target(TargetFlags),
     /// Print finished runs again, or compare them
     Report(ReportFlags),
+    /// Make one run out of the shards of a distributed run
+    Merge(MergeFlags),
     /// Tell what the kernel, the limits and the cores here allow, and how to fix what they do not
     Doctor(DoctorFlags),
     /// Print the completion script of a shell
@@ -250,6 +252,9 @@ pub struct OutputFlags {
     /// Write the run directory to runs/<time>-<id>
     #[arg(long, conflicts_with = "out")]
     pub save: bool,
+    /// Run it so many times; with -o each into a numbered folder, so that `report --compare` can give intervals
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
     /// One row a request in the run directory [default: off; parquet with -o]
     #[arg(long, value_name = "HOW")]
     pub records: Option<RecordsFlag>,
@@ -467,12 +472,45 @@ pub struct TargetFlags {
 /// Flags of `report`.
 #[derive(Debug, Args)]
 pub struct ReportFlags {
-    /// Run directories
+    /// Run directories, or folders of repeats
     #[arg(required = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dirs: Vec<PathBuf>,
+    /// Hold the runs against this one (or a folder of repeats), with intervals where both sides have repeats
+    #[arg(long, value_name = "BASE", value_hint = ValueHint::DirPath)]
+    pub compare: Option<PathBuf>,
+    /// Exit with 99 when a figure is worse by more than this, as 3%
+    #[arg(long, value_name = "P%", value_parser = parse_percent, requires = "compare")]
+    pub max_regression: Option<f64>,
+    /// Draw the run as one HTML file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "compare")]
+    pub html: Option<PathBuf>,
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Flags of `merge`.
+#[derive(Debug, Args)]
+pub struct MergeFlags {
+    /// Run directories of the shards
+    #[arg(required = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dirs: Vec<PathBuf>,
+    /// Where the merged run goes
+    #[arg(short = 'o', long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub out: PathBuf,
+    /// Exit with 99 when this holds for the whole (repeatable)
+    #[arg(long, value_name = "EXPR", action = clap::ArgAction::Append)]
+    pub fail_if: Vec<String>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.trim().trim_end_matches('%').trim().parse::<f64>() {
+        Ok(p) if p.is_finite() && p >= 0.0 => Ok(p),
+        _ => Err("expected a share such as 3%".into()),
+    }
 }
 
 /// Flags of `doctor`.

@@ -70,6 +70,7 @@ fn call(command: Command) -> Result<u8> {
         Command::Cache(flags) => cache::cache(&flags),
         Command::Target(flags) => target::target(&flags),
         Command::Report(flags) => report::report(&flags),
+        Command::Merge(flags) => report::merge(&flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -1,24 +1,61 @@
-//! `ringload report`: finished runs, printed again.
+//! `ringload report` and `ringload merge`: finished runs, printed again, held against each other, made into one.
 
-use super::{flags::ReportFlags, terminal};
+use super::{
+    flags::{MergeFlags, ReportFlags},
+    terminal,
+};
 use crate::{
-    data::Result,
-    report::{self, text},
+    data::{Error, Result},
+    report::{self, RunDir, compare, html, text, threshold},
 };
 
-/// Prints each run.
+/// Prints each run, compares them with a base, or draws one.
 ///
 /// Errors: a folder that is no run.
 pub fn report(flags: &ReportFlags) -> Result<u8> {
+    let mut runs = Vec::new();
+    for dir in &flags.dirs {
+        runs.extend(compare::load_all(dir)?);
+    }
+    if let Some(base) = &flags.compare {
+        let comparison = compare::compare(&compare::load_all(base)?, &runs, flags.max_regression);
+        terminal::result(&if flags.json { comparison.to_json() } else { compare::render(&comparison) })?;
+        return Ok(comparison.exit_code());
+    }
+    if let Some(file) = &flags.html {
+        let [run] = runs.as_slice() else {
+            return Err(Error::usage(format!("--html draws one run, and {} were given", runs.len())));
+        };
+        let page = html::page(&run.summary, &run.merged);
+        std::fs::write(file, page).map_err(|e| Error::file("cannot write", file, e))?;
+        return Ok(0);
+    }
     let colour = if terminal::colour() { text::Colour::On } else { text::Colour::Off };
-    for (i, dir) in flags.dirs.iter().enumerate() {
-        let run = report::load(dir)?;
+    for (i, run) in runs.iter().enumerate() {
         let shown =
             if flags.json { run.summary.to_json() } else { text::render(&run.summary, &run.merged.samples, colour) };
-        if i > 0 {
-            terminal::result("\n")?;
-        }
-        terminal::result(&shown)?;
+        terminal::result(&format!("{}{shown}", if i > 0 && !flags.json { "\n" } else { "" }))?;
+    }
+    if runs.len() > 1 && !flags.json {
+        terminal::result(&format!("\n{}", compare::overview(&runs)))?;
     }
     Ok(0)
+}
+
+/// Makes one run out of shards.
+///
+/// Errors: a folder that is no run, thresholds that cannot be, an output folder that is something else.
+pub fn merge(flags: &MergeFlags) -> Result<u8> {
+    let thresholds = threshold::parse_all(flags.fail_if.iter().map(String::as_str), &[]).map_err(Error::usage)?;
+    let mut runs = Vec::new();
+    for dir in &flags.dirs {
+        runs.extend(compare::load_all(dir)?);
+    }
+    let Some((summary, merged)) = compare::join(&runs, &thresholds) else {
+        return Err(Error::usage("no run to merge"));
+    };
+    RunDir::prepare(&flags.out)?.write_run(&summary, &merged)?;
+    let colour = if terminal::colour() { text::Colour::On } else { text::Colour::Off };
+    terminal::result(&if flags.json { summary.to_json() } else { text::render(&summary, &merged.samples, colour) })?;
+    Ok(report::exit_code(&summary))
 }

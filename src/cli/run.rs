@@ -19,7 +19,7 @@ use crate::{
         units::{show_count, show_duration, show_size},
     },
     engine,
-    report::{self, Asked, Percentile, RunDir, Threshold, text, threshold},
+    report::{self, Asked, Merged, Percentile, RunDir, Summary, Threshold, text, threshold},
     sys::{clock, signal},
     target,
 };
@@ -39,55 +39,127 @@ pub fn run(flags: &RunFlags) -> Result<u8> {
         terminal::say(&format!("warning: {warning}"));
     }
     // Hosts are looked up before the dataset is read: a wrong URL is told at once.
-    let mut targets = if options.is_some() { Vec::new() } else { plan::targets(&urls, &flags.request)? };
+    let targets = if options.is_some() { Vec::new() } else { plan::targets(&urls, &flags.request)? };
     let source = Source::open(flags)?;
-    let server = match (&options, &urls[0]) {
-        (Some(options), Url::Builtin { path, .. }) => {
-            let server = Server::start(options, &placement)?;
-            let mut target = server.target(path)?;
-            plan::override_parts(&mut target, &flags.request);
-            targets.push(target);
-            Some(server)
-        }
-        _ => None,
-    };
-    let mut plan = plan::plan(flags, targets, source.sent(), &placement)?;
-    plan.head.body_digest |= options.as_ref().is_some_and(|o| o.mode == target::Mode::Check);
+    let once = Once { flags, urls: &urls, options, placement, targets, source, judged };
     if flags.load.dry_run {
-        terminal::result(&dry_run(&plan, &source))?;
+        let server = once.server()?;
+        terminal::result(&dry_run(&once.plan(server.as_ref())?, &once.source))?;
         return Ok(0);
     }
-    let mut dir = out_dir(flags)?;
-    let records = match flags.output.records {
-        Some(RecordsFlag::Off) => None,
-        Some(RecordsFlag::Jsonl) => Some(report::records::Format::Jsonl),
-        Some(RecordsFlag::Parquet) | None => dir.as_ref().map(|_| report::records::Format::Parquet),
-    };
-    let rows = dir.as_ref().filter(|_| records.is_some()).map(|d| d.path().to_path_buf());
-    let mut result = drive(flags, &plan, &source, rows.as_deref())?;
-    result.target = server.map(|s| s.running.stop());
-    let asked =
-        Asked { plan: &plan, dataset: &source.facts, percentiles: &judged.percentiles, thresholds: &judged.thresholds };
-    let (summary, merged) = report::finish(&asked, &result);
-    if let Some(dir) = &mut dir {
-        if let Some(format) = records {
-            let spools = report::records::spools(dir)?;
-            report::records::write(dir, format, &spools)?;
-            report::records::remove_spools(&spools)?;
+    let folder = out_folder(flags)?;
+    let repeats = flags.output.repeats;
+    let mut summaries = Vec::new();
+    let mut codes = Vec::new();
+    for k in 1..=repeats {
+        let dir = folder.as_ref().map(|f| if repeats > 1 { f.join(k.to_string()) } else { f.clone() });
+        let mut dir = dir.map(|d| RunDir::prepare(&d)).transpose()?;
+        let (summary, merged) = once.run(dir.as_mut())?;
+        if !once.json() {
+            let colour = if terminal::colour() { text::Colour::On } else { text::Colour::Off };
+            let gap = if k > 1 { "\n" } else { "" };
+            terminal::result(&format!("{gap}{}", text::render(&summary, &merged.samples, colour)))?;
         }
-        dir.write_run(&summary, &merged)?;
+        codes.push(code_of(&summary));
+        let signalled = summary.signal.is_some();
+        summaries.push(summary);
+        if signalled {
+            break;
+        }
     }
-    let json = flags.output.json || flags.output.format_out == FormatOut::Json;
-    let colour = if terminal::colour() { text::Colour::On } else { text::Colour::Off };
-    let shown = if json { summary.to_json() } else { text::render(&summary, &merged.samples, colour) };
-    terminal::result(&shown)?;
-    if let Some(dir) = &dir {
-        terminal::say(&format!("run directory: {}", dir.path().display()));
+    if once.json() {
+        terminal::result(&match summaries.as_slice() {
+            [summary] => summary.to_json(),
+            several => json_array(several),
+        })?;
     }
-    if summary.target.as_ref().is_some_and(|t| t.wrong > 0) {
-        return Err(Error::Failed("the target received bodies that differ from what was sent".into()));
+    if let Some(folder) = folder {
+        terminal::say(&format!("run directory: {}", folder.display()));
     }
-    Ok(report::exit_code(&summary))
+    // Of several statuses the first of this order is told.
+    let order = [130, 143, 2, 3, 1, 99];
+    Ok(order.into_iter().find(|code| codes.contains(code)).unwrap_or(0))
+}
+
+/// The exit status of one run; bodies that arrived wrong fail it, whatever else is said.
+fn code_of(summary: &Summary) -> u8 {
+    let wrong = summary.target.as_ref().is_some_and(|t| t.wrong > 0);
+    if wrong {
+        terminal::say("the target received bodies that differ from what was sent");
+    }
+    match report::exit_code(summary) {
+        0 | 99 if wrong => 1,
+        code => code,
+    }
+}
+
+fn json_array(summaries: &[Summary]) -> String {
+    let list: Vec<String> = summaries.iter().map(|s| s.to_json().trim_end().to_owned()).collect();
+    format!("[\n{}\n]\n", list.join(",\n"))
+}
+
+/// All that repeats of a run have in common.
+struct Once<'a> {
+    flags: &'a RunFlags,
+    urls: &'a [Url],
+    options: Option<target::Options>,
+    placement: Placement,
+    targets: Vec<Target>,
+    source: Source,
+    judged: Judged,
+}
+
+impl Once<'_> {
+    fn json(&self) -> bool {
+        self.flags.output.json || self.flags.output.format_out == FormatOut::Json
+    }
+
+    /// Starts the built-in server, if the run has one.
+    fn server(&self) -> Result<Option<Server>> {
+        self.options.as_ref().map(|options| Server::start(options, &self.placement)).transpose()
+    }
+
+    fn plan(&self, server: Option<&Server>) -> Result<Plan> {
+        let mut targets = self.targets.clone();
+        if let (Some(server), Url::Builtin { path, .. }) = (server, &self.urls[0]) {
+            let mut target = server.target(path)?;
+            plan::override_parts(&mut target, &self.flags.request);
+            targets.push(target);
+        }
+        let mut plan = plan::plan(self.flags, targets, self.source.sent(), &self.placement)?;
+        plan.head.body_digest |= self.options.as_ref().is_some_and(|o| o.mode == target::Mode::Check);
+        Ok(plan)
+    }
+
+    /// One run, written to its directory.
+    fn run(&self, mut dir: Option<&mut RunDir>) -> Result<(Summary, Merged)> {
+        let server = self.server()?;
+        let plan = self.plan(server.as_ref())?;
+        let records = match self.flags.output.records {
+            Some(RecordsFlag::Off) => None,
+            Some(RecordsFlag::Jsonl) => Some(report::records::Format::Jsonl),
+            Some(RecordsFlag::Parquet) | None => dir.as_ref().map(|_| report::records::Format::Parquet),
+        };
+        let rows = dir.as_ref().filter(|_| records.is_some()).map(|d| d.path().to_path_buf());
+        let mut result = drive(self.flags, &plan, &self.source, rows.as_deref())?;
+        result.target = server.map(|s| s.running.stop());
+        let asked = Asked {
+            plan: &plan,
+            dataset: &self.source.facts,
+            percentiles: &self.judged.percentiles,
+            thresholds: &self.judged.thresholds,
+        };
+        let (summary, merged) = report::finish(&asked, &result);
+        if let Some(dir) = &mut dir {
+            if let Some(format) = records {
+                let spools = report::records::spools(dir)?;
+                report::records::write(dir, format, &spools)?;
+                report::records::remove_spools(&spools)?;
+            }
+            dir.write_run(&summary, &merged)?;
+        }
+        Ok((summary, merged))
+    }
 }
 
 /// What the results are held against, parsed before anything is sent.
@@ -178,8 +250,8 @@ impl Server {
     }
 }
 
-/// The run directory, made before anything is sent.
-fn out_dir(flags: &RunFlags) -> Result<Option<RunDir>> {
+/// Where the run directory goes; none when nothing is kept.
+fn out_folder(flags: &RunFlags) -> Result<Option<PathBuf>> {
     let path = match (&flags.output.out, flags.output.save) {
         (Some(path), _) => path.clone(),
         (None, true) => {
@@ -195,7 +267,7 @@ fn out_dir(flags: &RunFlags) -> Result<Option<RunDir>> {
         }
         (None, false) => return Ok(None),
     };
-    RunDir::prepare(&path).map(Some)
+    Ok(Some(path))
 }
 
 /// Drives the engine, with a progress line.
