@@ -10,7 +10,7 @@ use crate::data::units;
 
 /// Replays stored request bodies over HTTP/1.1, as fast or as exactly on time as this machine can, and reports what happened.
 #[derive(Debug, Parser)]
-#[command(name = "ringload", version, about, propagate_version = true, args_override_self = true)]
+#[command(name = "ringload", version, about, propagate_version = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -3,6 +3,7 @@
 mod bodies;
 mod build;
 mod cache;
+mod config;
 mod dataset;
 mod doctor;
 pub mod flags;
@@ -25,6 +26,13 @@ use flags::{Cli, Command};
 /// Runs the command line to its exit status.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
+    let args = match config::with_config(&args, &command()) {
+        Ok(args) => args,
+        Err(error) => {
+            terminal::say_error(&error);
+            return ExitCode::from(error.exit_code());
+        }
+    };
     let cli = match parse(&args) {
         Ok(cli) => cli,
         Err(error) => return hints::show(&error),
@@ -44,7 +52,8 @@ pub fn command() -> clap::Command {
 }
 
 fn with_variables(command: clap::Command) -> clap::Command {
-    let command = command.mut_args(|arg| {
+    // The last of a flag wins, so that what is typed goes over what a config file or an alias said.
+    let command = command.args_override_self(true).mut_args(|arg| {
         let Some(long) = arg.get_long().filter(|l| !matches!(*l, "help" | "version")) else { return arg };
         let variable = format!("RINGLOAD_{}", long.to_ascii_uppercase().replace('-', "_"));
         let arg = if matches!(arg.get_action(), clap::ArgAction::SetTrue) {

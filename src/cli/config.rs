@@ -1,0 +1,170 @@
+//! `--config FILE`: a TOML table with the names of the long flags, turned into flags in front of those typed.
+//!
+//! What is typed wins, then the environment, then the file. A key is a flag without its dashes (`concurrency = 64`,
+//! `fail-if = ["error_rate>1%"]`, `schedule = true`); `urls` stands for the URLs when none is typed.
+
+use std::{ffi::OsString, path::Path};
+
+use toml::{Table, Value};
+
+use crate::data::{Error, Result};
+
+/// The arguments with those of a config file put in, when there is one.
+///
+/// Errors: a file that cannot be read or is no TOML, a key that is no flag, a value that no flag takes.
+pub fn with_config(args: &[OsString], command: &clap::Command) -> Result<Vec<OsString>> {
+    let Some(path) = config_of(args) else { return Ok(args.to_vec()) };
+    let Some(at) = args.iter().position(|a| a == "run") else { return Ok(args.to_vec()) };
+    let Some(run) = command.find_subcommand("run") else { return Ok(args.to_vec()) };
+    let path = Path::new(&path);
+    let text = std::fs::read_to_string(path).map_err(|e| Error::file("cannot read the config", path, e))?;
+    let table: Table = text.parse().map_err(|e: toml::de::Error| {
+        Error::usage(format!("{}: {}", path.display(), e.to_string().trim_end().replace('\n', "\n  ")))
+    })?;
+    let mut out = args[..=at].to_vec();
+    for (key, value) in &table {
+        add(&mut out, path, key, value, run, args)?;
+    }
+    out.extend_from_slice(&args[at + 1..]);
+    Ok(out)
+}
+
+/// The value of `--config` among the arguments, or of its variable.
+fn config_of(args: &[OsString]) -> Option<OsString> {
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        let text = arg.to_string_lossy();
+        if text == "--" {
+            break;
+        }
+        if text == "--config" {
+            return rest.next().cloned();
+        }
+        if let Some(value) = text.strip_prefix("--config=") {
+            return Some(value.into());
+        }
+    }
+    std::env::var_os("RINGLOAD_CONFIG").filter(|v| !v.is_empty())
+}
+
+fn add(
+    out: &mut Vec<OsString>,
+    path: &Path,
+    key: &str,
+    value: &Value,
+    run: &clap::Command,
+    args: &[OsString],
+) -> Result<()> {
+    let wrong = |what: &str| Error::usage(format!("{}: {key}: {what}", path.display()));
+    let name = key.replace('_', "-");
+    if name == "urls" || name == "url" {
+        // Typed URLs win; whether one was typed is for the parser to say, so only those that look like one count.
+        let typed = |a: &OsString| {
+            let text = a.to_string_lossy();
+            ["http://", "https://", "unix:", "builtin:"].iter().any(|scheme| text.starts_with(scheme))
+        };
+        if !args.iter().any(typed) {
+            out.extend(
+                texts(value).ok_or_else(|| wrong("expected a URL or a list of URLs"))?.into_iter().map(Into::into),
+            );
+        }
+        return Ok(());
+    }
+    let Some(arg) = run.get_arguments().find(|a| a.get_long() == Some(name.as_str())) else {
+        return Err(wrong(&format!("no such flag{}", nearest(&name, run))));
+    };
+    if name == "config" {
+        return Err(wrong("a config file does not name another"));
+    }
+    let variable = format!("RINGLOAD_{}", name.to_ascii_uppercase().replace('-', "_"));
+    if std::env::var_os(variable).is_some() {
+        return Ok(());
+    }
+    if arg.get_action().takes_values() {
+        for text in texts(value).ok_or_else(|| wrong("expected a text, a number or a list of them"))? {
+            out.push(format!("--{name}={text}").into());
+        }
+    } else {
+        match value {
+            Value::Boolean(true) => out.push(format!("--{name}").into()),
+            Value::Boolean(false) => {}
+            _ => return Err(wrong("expected true or false")),
+        }
+    }
+    Ok(())
+}
+
+/// The texts of a value; none for a table or a date.
+fn texts(value: &Value) -> Option<Vec<String>> {
+    match value {
+        Value::String(text) => Some(vec![text.clone()]),
+        Value::Integer(n) => Some(vec![n.to_string()]),
+        Value::Float(x) => Some(vec![x.to_string()]),
+        Value::Boolean(b) => Some(vec![if *b { "on".to_owned() } else { "off".to_owned() }]),
+        Value::Array(list) => list.iter().map(texts).collect::<Option<Vec<_>>>().map(|l| l.concat()),
+        Value::Datetime(_) | Value::Table(_) => None,
+    }
+}
+
+/// The flag that shares the longest beginning with a name, as a hint.
+fn nearest(name: &str, run: &clap::Command) -> String {
+    let shared = |long: &str| long.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
+    run.get_arguments()
+        .filter_map(clap::Arg::get_long)
+        .filter(|long| shared(long) >= 2)
+        .max_by_key(|long| shared(long))
+        .map_or(String::new(), |long| format!("; the nearest is {long}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expand(toml: &str, typed: &[&str]) -> Result<Vec<String>> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.toml");
+        std::fs::write(&path, toml).unwrap();
+        let mut args: Vec<OsString> = vec!["ringload".into(), "run".into()];
+        args.extend(typed.iter().map(OsString::from));
+        args.extend(["--config".into(), path.into_os_string()]);
+        let out = with_config(&args, &crate::cli::command())?;
+        Ok(out[2..out.len() - 2].iter().map(|a| a.to_string_lossy().into_owned()).collect())
+    }
+
+    #[test]
+    fn keys_become_flags_in_front_of_those_typed() {
+        let toml = "concurrency = 8\nfail_if = ['error_rate>1%', 'rps<5']\nquiet = true\njson = false\ncatch-up = false\nurls = 'builtin:'";
+        let got = expand(toml, &["-c", "4"]).unwrap();
+        let want = [
+            "--catch-up=off",
+            "--concurrency=8",
+            "--fail-if=error_rate>1%",
+            "--fail-if=rps<5",
+            "--quiet",
+            "builtin:",
+            "-c",
+            "4",
+        ];
+        let mut sorted = got.clone();
+        sorted.sort();
+        let mut wanted: Vec<String> = want.iter().map(|s| (*s).to_owned()).collect();
+        wanted.sort();
+        assert_eq!(sorted, wanted);
+        assert_eq!(got[got.len() - 2..], ["-c", "4"], "typed flags come last, and win");
+        assert!(!expand(toml, &["http://h/"]).unwrap().contains(&"builtin:".to_owned()));
+    }
+
+    #[test]
+    fn wrong_configs_name_file_and_key() {
+        for (toml, said) in [
+            ("concurency = 3", "the nearest is concurrency"),
+            ("quiet = 3", "expected true or false"),
+            ("concurrency = { a = 1 }", "expected a text"),
+            ("= 3", "c.toml"),
+            ("config = 'x'", "does not name another"),
+        ] {
+            let error = expand(toml, &[]).unwrap_err();
+            assert!(error.to_string().contains(said) && error.exit_code() == 2, "{toml}: {error}");
+        }
+    }
+}
