@@ -30,10 +30,6 @@ pub enum Length {
 
 /// The small body of `mode=null`.
 pub const NULL_BODY: &[u8] = b"{\"ok\":true}";
-/// What stands before the filling of a body whose length was asked for, so that it is JSON.
-pub const PAD_PREFIX: &[u8] = b"{\"ok\":true,\"pad\":\"";
-/// What stands behind it.
-pub const PAD_SUFFIX: &[u8] = b"\"}";
 const JSON: &str = "application/json";
 
 /// True for statuses whose answers have no body.
@@ -44,10 +40,10 @@ pub const fn is_bodyless(status: u16) -> bool {
 /// The body of `mode=null` at a length, the small one without. JSON where the length allows it.
 pub fn null_body(bytes: Option<u64>) -> Vec<u8> {
     let Some(bytes) = bytes.map(|b| usize::try_from(b).unwrap_or(usize::MAX)) else { return NULL_BODY.to_vec() };
-    match bytes.checked_sub(PAD_PREFIX.len() + PAD_SUFFIX.len()) {
-        Some(pad) => [PAD_PREFIX, &vec![b'.'; pad], PAD_SUFFIX].concat(),
-        // Spaces may surround a JSON value; below its 11 bytes a number is the only thing that fits.
-        None if bytes >= NULL_BODY.len() => [NULL_BODY, &vec![b' '; bytes - NULL_BODY.len()]].concat(),
+    match bytes.checked_sub(NULL_BODY.len()) {
+        // Spaces may stand before a JSON value.
+        Some(spaces) => [&vec![b' '; spaces], NULL_BODY].concat(),
+        // Below its 11 bytes a number is the only thing that fits.
         None => vec![b'1'; bytes],
     }
 }

@@ -69,17 +69,27 @@ pub struct Key {
     pub generation: u32,
 }
 
-/// A file in memory that answers of any size are sent from, in turn, without a copy.
+/// A file in memory that answers of any size are sent from without a copy: spaces with a small JSON object at the very end. An
+/// answer of any length is spaces, as many as it takes, and then the end of the file: JSON may begin with spaces.
 #[derive(Debug)]
 pub struct Fill {
     /// `memfd_create(2)`.
     pub file: OwnedFd,
     /// Its length.
     pub bytes: u64,
-    /// What stands before the filling in an answer, so that the whole is JSON.
-    pub prefix: &'static [u8],
-    /// What stands behind it.
-    pub suffix: &'static [u8],
+}
+
+/// The part of the file that stands at an index of a body: its offset, and how many bytes of the body it covers at most.
+const fn fill_span(file_bytes: u64, body_bytes: u64, at: u64) -> (u64, u64) {
+    let last_from = body_bytes.saturating_sub(file_bytes);
+    if at < last_from {
+        // The last page, where the object is, is left out of the repetition.
+        let spaces = file_bytes - 4096;
+        let offset = at % spaces;
+        let (room, left) = (spaces - offset, last_from - at);
+        return (offset, if room < left { room } else { left });
+    }
+    (at + file_bytes - (body_bytes - last_from) - last_from, body_bytes - at)
 }
 
 /// What all connections of a thread share.
@@ -154,10 +164,9 @@ pub struct Conn {
     /// What the socket did not take.
     unsent: Vec<u8>,
     unsent_at: usize,
-    /// Filling that comes behind `unsent`, and what comes behind that.
-    fill_left: u64,
+    /// Part of the filling that comes behind `unsent`.
     fill_at: u64,
-    tail: &'static [u8],
+    fill_end: u64,
     /// Answers in `out`, `unsent` and the filling.
     answers_unsent: u64,
     answered: u32,
@@ -199,9 +208,8 @@ impl Conn {
             stash: Vec::new(),
             unsent: Vec::new(),
             unsent_at: 0,
-            fill_left: 0,
             fill_at: 0,
-            tail: b"",
+            fill_end: 0,
             answers_unsent: 0,
             answered: 0,
             read_at_ns: 0,
@@ -258,7 +266,11 @@ impl Conn {
     }
 
     fn has_unsent(&self) -> bool {
-        self.unsent_at < self.unsent.len() || self.fill_left > 0 || !self.tail.is_empty()
+        self.unsent_at < self.unsent.len() || self.has_fill()
+    }
+
+    fn has_fill(&self) -> bool {
+        self.fill_at < self.fill_end
     }
 
     /// Does what can be done now, for a bounded number of moves.
@@ -410,7 +422,7 @@ impl Conn {
     /// Parses input, answers what is whole, sends the answers; what cannot be looked at yet goes to the stash.
     fn take_in(&mut self, input: &[u8], shared: &mut Shared<'_>) -> nix::Result<()> {
         let mut used = 0;
-        while self.state == State::Open && self.fill_left == 0 {
+        while self.state == State::Open && !self.has_fill() {
             if self.parser.at_start() && used < input.len() {
                 self.request.first_ns = self.request.read_ns;
             }
@@ -615,18 +627,14 @@ impl Conn {
         let status = shared.script.options.status;
         let bytes = shared.script.options.bytes.unwrap_or(0);
         answer::head(&mut shared.out, status, "application/json", Length::Bytes(bytes), after);
-        let Some(fill) = &shared.fill else { return status };
         if self.request.head.head_only {
             return status;
         }
-        shared.out.extend_from_slice(fill.prefix);
-        self.fill_left = bytes.saturating_sub((fill.prefix.len() + fill.suffix.len()) as u64);
         self.fill_at = 0;
-        self.tail = fill.suffix;
+        self.fill_end = bytes;
         if act == Act::Truncate {
             shared.tally.truncations_injected.add(1);
-            self.fill_left /= 2;
-            self.tail = b"";
+            self.fill_end /= 2;
         }
         status
     }
@@ -680,20 +688,15 @@ impl Conn {
     fn send_flags(&self) -> MsgFlags {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         // The filling follows at once: no segment of its own for the head.
-        if self.fill_left > 0 { flags | MsgFlags::from_bits_retain(nix::libc::MSG_MORE) } else { flags }
+        if self.has_fill() { flags | MsgFlags::from_bits_retain(nix::libc::MSG_MORE) } else { flags }
     }
 
     /// One step of sending what is left. True when the socket took all that was tried.
     fn send_unsent(&mut self, shared: &mut Shared<'_>) -> nix::Result<bool> {
         let sent = if self.unsent_at < self.unsent.len() {
             send(self.fd.as_raw_fd(), &self.unsent[self.unsent_at..], self.send_flags()).map(|n| self.unsent_at += n)
-        } else if self.fill_left > 0 {
-            self.send_fill(shared)
         } else {
-            self.unsent.clear();
-            self.unsent.extend_from_slice(std::mem::take(&mut self.tail));
-            self.unsent_at = 0;
-            Ok(())
+            self.send_fill(shared)
         };
         match sent {
             Ok(()) | Err(Errno::EINTR) => {}
@@ -710,16 +713,13 @@ impl Conn {
     }
 
     fn send_fill(&mut self, shared: &Shared<'_>) -> nix::Result<()> {
-        let Some(fill) = &shared.fill else {
-            self.fill_left = 0;
-            return Ok(());
-        };
-        let mut offset = (self.fill_at % fill.bytes) as i64;
-        let count = self.fill_left.min(fill.bytes - self.fill_at % fill.bytes);
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let sent = sendfile64(self.fd.as_fd(), fill.file.as_fd(), Some(&mut offset), count)? as u64;
-        self.fill_left -= sent.min(self.fill_left);
-        self.fill_at += sent;
+        let body_bytes = shared.script.options.bytes.unwrap_or(0);
+        let Some(fill) = &shared.fill else { return Ok(()) };
+        let (offset, count) = fill_span(fill.bytes, body_bytes, self.fill_at);
+        let count = usize::try_from(count.min(self.fill_end - self.fill_at)).unwrap_or(usize::MAX);
+        let sent = sendfile64(self.fd.as_fd(), fill.file.as_fd(), Some(&mut (offset as i64)), count)?;
+        // Nothing sent means that the file was cut, which nobody else can do.
+        self.fill_at = if sent == 0 { self.fill_end } else { self.fill_at + sent as u64 };
         Ok(())
     }
 
@@ -730,6 +730,30 @@ impl Conn {
         let is_unread = !self.stash.is_empty() || (self.readable && !self.hung_up);
         if self.state == State::Closing && is_unread {
             self.state = State::Refusing;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_of_any_length_is_spaces_and_the_end_of_the_file() {
+        const FILE: u64 = 3 * 4096;
+        let file: Vec<u8> =
+            (0..FILE).map(|i| if i < FILE - 4 { b' ' } else { b"true"[(i + 4 - FILE) as usize] }).collect();
+        for body_bytes in [4, 100, FILE - 1, FILE, FILE + 1, 2 * FILE, 10 * FILE + 17] {
+            let mut body = Vec::new();
+            while (body.len() as u64) < body_bytes {
+                let (offset, count) = fill_span(FILE, body_bytes, body.len() as u64);
+                assert!(0 < count && offset + count <= FILE);
+                // A socket takes less than it is offered.
+                let taken = count.div_ceil(2) as usize;
+                body.extend_from_slice(&file[offset as usize..][..taken]);
+            }
+            assert_eq!(body.len() as u64, body_bytes);
+            assert!(body.ends_with(b"true") && body[..body.len() - 4].iter().all(|&b| b == b' '));
         }
     }
 }

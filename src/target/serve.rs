@@ -39,8 +39,8 @@ const ACCEPT_PAUSE_NS: u64 = 50 * MILLISECOND;
 const LOG_FLUSH_MS: u16 = 100;
 /// Answers up to this length are one contiguous copy; longer ones come from the file in memory.
 const FILL_BYTES_MIN: u64 = 32 << 10;
-/// Length of that file: what stays in a second-level cache, a whole number of pages.
-const FILL_FILE_BYTES: usize = 256 << 10;
+/// Length of that file, a whole number of pages: an answer of up to 1 MiB is one call.
+const FILL_FILE_BYTES: usize = 1 << 20;
 
 const LISTENER: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
@@ -132,15 +132,16 @@ fn null_answer(status: u16, bytes: Option<u64>) -> Vec<u8> {
     out
 }
 
-/// JSON of any length: a string of dots between a prefix and a suffix.
+/// What large answers are sent from, see [`Fill`].
 fn fill() -> nix::Result<Fill> {
     let file = memfd_create("ringload-target", MFdFlags::MFD_CLOEXEC)?;
-    let dots = vec![b'.'; FILL_FILE_BYTES];
+    let mut content = vec![b' '; FILL_FILE_BYTES - answer::NULL_BODY.len()];
+    content.extend_from_slice(answer::NULL_BODY);
     let mut written = 0;
-    while written < dots.len() {
-        written += nix::unistd::write(&file, &dots[written..])?;
+    while written < content.len() {
+        written += nix::unistd::write(&file, &content[written..])?;
     }
-    Ok(Fill { file, bytes: FILL_FILE_BYTES as u64, prefix: answer::PAD_PREFIX, suffix: answer::PAD_SUFFIX })
+    Ok(Fill { file, bytes: FILL_FILE_BYTES as u64 })
 }
 
 struct Slot {
