@@ -4,6 +4,7 @@
 //! read, may be stopped and resumed at any byte, and never panic whatever a server sends.
 
 pub mod api;
+pub mod fuzz;
 mod json;
 pub mod request;
 pub mod response;
