@@ -1,4 +1,6 @@
 //! The scan against tables, against a full JSON parser, and against every way to cut a stream.
+//!
+//! A long file: the model that the scan is held to, and the writer of what it reads, belong beside the cases.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
