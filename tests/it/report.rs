@@ -30,6 +30,7 @@ use ringload::{
     },
     report::{self, Asked, Percentile, RunDir, Threshold, records, text},
 };
+use serde_json::Value;
 use zerocopy::IntoBytes;
 
 const RATE: u64 = 400;
@@ -333,5 +334,113 @@ fn the_page_has_marks_in_a_browser_at_two_widths() {
         assert!(png.starts_with(b"\x89PNG"), "{}", String::from_utf8_lossy(&ran.stderr));
         // A page without marks is a few flat areas, which compress to next to nothing.
         assert!(png.len() > 60_000, "{} bytes at width {width}", png.len());
+    }
+}
+
+/// The part of JSON Schema 2020-12 that `docs/summary.schema.json` uses. A keyword that is not known here is refused, so the
+/// schema cannot promise what no test checks.
+fn validate(root: &Value, schema: &Value, value: &Value, at: &str) {
+    let check = |ok: bool, why: &str| assert!(ok, "{at}: {why}: {value}");
+    for (keyword, rule) in schema.as_object().unwrap() {
+        match keyword.as_str() {
+            "$schema" | "$id" | "$defs" | "title" | "description" | "format" | "patternProperties" => {}
+            "$ref" => {
+                let pointer = rule.as_str().unwrap().strip_prefix('#').unwrap();
+                validate(root, root.pointer(pointer).unwrap(), value, at);
+            }
+            "const" => check(value == rule, "is another constant"),
+            "enum" => check(rule.as_array().unwrap().contains(value), "is none of the values"),
+            "type" => {
+                let is = |name: &Value| match name.as_str().unwrap() {
+                    "object" => value.is_object(),
+                    "array" => value.is_array(),
+                    "string" => value.is_string(),
+                    "boolean" => value.is_boolean(),
+                    "null" => value.is_null(),
+                    "number" => value.is_number(),
+                    "integer" => value.is_u64() || value.is_i64(),
+                    other => panic!("type {other}"),
+                };
+                check(rule.as_array().map_or_else(|| is(rule), |names| names.iter().any(is)), "has another type");
+            }
+            "minimum" => check(value.as_f64() >= rule.as_f64(), "is below the minimum"),
+            "pattern" => check(pattern(rule.as_str().unwrap(), value.as_str().unwrap()), "does not match"),
+            "propertyNames" => {
+                let rule = rule["pattern"].as_str().unwrap();
+                check(value.as_object().unwrap().keys().all(|k| pattern(rule, k)), "has a name that does not match");
+            }
+            "required" => {
+                for name in rule.as_array().unwrap() {
+                    check(value.get(name.as_str().unwrap()).is_some(), &format!("lacks {name}"));
+                }
+            }
+            "items" => {
+                for (i, item) in value.as_array().unwrap().iter().enumerate() {
+                    validate(root, rule, item, &format!("{at}[{i}]"));
+                }
+            }
+            "properties" | "additionalProperties" => {}
+            other => panic!("{at}: keyword {other} is not known"),
+        }
+    }
+    let (Some(members), true) = (value.as_object(), schema.is_object()) else { return };
+    for (name, member) in members {
+        let here = format!("{at}.{name}");
+        if let Some(rule) = schema["properties"].get(name) {
+            validate(root, rule, member, &here);
+        } else if let Some((_, rule)) =
+            schema["patternProperties"].as_object().into_iter().flatten().find(|(p, _)| pattern(p, name))
+        {
+            validate(root, rule, member, &here);
+        } else {
+            match schema.get("additionalProperties") {
+                Some(Value::Bool(false)) => panic!("{here} is not in the schema"),
+                Some(rule @ Value::Object(_)) => validate(root, rule, member, &here),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The four patterns of the schema.
+fn pattern(pattern: &str, text: &str) -> bool {
+    let digits = |t: &str| !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit());
+    match pattern {
+        "^[a-z0-9_]+$" => !text.is_empty() && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_')),
+        "^[0-9]{1,3}$" => text.len() <= 3 && digits(text),
+        "^p[0-9.]+$" | "^p[0-9]+([.][0-9]+)?$" => text
+            .strip_prefix('p')
+            .is_some_and(|p| p.split_once('.').map_or_else(|| digits(p), |(a, b)| digits(a) && digits(b))),
+        other => panic!("pattern {other}"),
+    }
+}
+
+#[test]
+fn every_summary_is_as_the_schema_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/summary.schema.json");
+    let schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let summarize = |plan: &Plan, result: &RunResult| {
+        let facts = dataset();
+        let thresholds = [Threshold::parse("tls_time.p99>1s").unwrap()];
+        let percentiles = Percentile::parse_list("12.5,99.999").unwrap();
+        let asked = Asked { plan, dataset: &facts, percentiles: &percentiles, thresholds: &thresholds };
+        serde_json::from_str::<Value>(&report::finish(&asked, result).0.to_json()).unwrap()
+    };
+    let full = summarize(&plan(), &result());
+    validate(&schema, &schema, &full, "$");
+    let mut closed = plan();
+    closed.shape = Shape::Closed;
+    closed.goodput.clear();
+    let mut nothing = result();
+    nothing.workers = vec![WorkerResult::new(WorkerId(0), None, 2)];
+    (nothing.duration_ns, nothing.target, nothing.ended_by) = (0, None, EndedBy::Interrupt);
+    validate(&schema, &schema, &summarize(&closed, &nothing), "$");
+    // The validator does find what is wrong.
+    for (pointer, wrong) in
+        [("/requests/cut", Value::from(-1)), ("/status", "done".into()), ("/metrics/send_time/p50", "x".into())]
+    {
+        let mut broken = full.clone();
+        *broken.pointer_mut(pointer).unwrap() = wrong;
+        assert!(std::panic::catch_unwind(|| validate(&schema, &schema, &broken, "$")).is_err(), "{pointer}");
     }
 }
