@@ -1,5 +1,8 @@
 //! The one integration binary: real sockets, the real ring, the program as it is run.
 
+// A failed expectation is how a test fails, in its helpers too.
+#![allow(clippy::unwrap_used)]
+
 mod alloc;
 mod cli;
 mod report;
