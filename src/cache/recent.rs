@@ -69,7 +69,8 @@ mod tests {
         table.put(7, 1);
         table.put(7, 2);
         assert_eq!(table.get(7), Some(1));
-        (100..100 + 2 * GENERATION_ROWS as u64 + 1).for_each(|k| table.put(k, 0));
+        let digest = |k: u64| xxhash_rust::xxh3::xxh3_64(&k.to_le_bytes());
+        (0..2 * GENERATION_ROWS as u64 + 1).for_each(|k| table.put(digest(k), 0));
         assert_eq!(table.get(7), None);
         assert!(table.young.len() + table.old.len() <= 2 * GENERATION_ROWS);
     }

@@ -263,8 +263,10 @@ mod tests {
         approx["shaping"]["synthesis"]["tokenizer"] = serde_json::json!({ "approx": 4.4 });
         all.extend(changed(&approx).into_iter().filter(|v| v["shaping"]["synthesis"]["tokenizer"]["approx"] != 4.4));
         all.push(approx);
-        assert!(all.len() >= 50, "{}", all.len());
-        let mut keys: Vec<Key> = all.iter().map(|v| serde_json::from_value::<Spec>(v.clone()).unwrap().key()).collect();
+        // A pair that lost its other half is no spec at all.
+        let specs = all.into_iter().filter_map(|value| serde_json::from_value::<Spec>(value).ok());
+        let mut keys: Vec<Key> = specs.map(|spec| spec.key()).collect();
+        assert!(keys.len() >= 50, "{}", keys.len());
         keys.push(spec.key());
         let count = keys.len();
         keys.sort_unstable();
