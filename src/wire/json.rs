@@ -158,7 +158,7 @@ impl Json {
             self.number_end();
         }
         let flags = match self.state {
-            State::End => self.meaning(),
+            State::End => self.flags,
             // Nothing but blanks is no value, and nothing is wrong with that.
             State::Value if self.depth == 0 => 0,
             _ => MALFORMED,
@@ -174,25 +174,28 @@ impl Json {
         flags
     }
 
-    /// The flags, with what holds only under a certain `type` resolved.
-    fn meaning(&self) -> u16 {
+    /// The object at the top is whole: resolves what holds only under its `type`, or only for a token that is not special.
+    #[inline]
+    fn resolve(&mut self) {
         let has = |flag| self.flags & flag != 0;
-        let mut flags = self.flags;
+        let mut found = 0;
         match self.kind {
             Kind::Other => {}
-            Kind::Error => flags |= ERROR,
-            Kind::Failed => flags |= ERROR | FINISHED,
-            Kind::Stop => flags |= FINISHED,
-            Kind::BlockDelta if has(BLOCK_TEXT) => flags |= OUTPUT,
-            Kind::BlockDelta if has(BLOCK_THINKING) => flags |= REASONING,
-            Kind::ResponseDelta if has(DELTA) => flags |= OUTPUT,
-            Kind::ResponseReasoning if has(DELTA) => flags |= REASONING,
+            Kind::Error => found |= ERROR,
+            Kind::Failed => found |= ERROR | FINISHED,
+            Kind::Stop => found |= FINISHED,
+            Kind::BlockDelta if has(BLOCK_TEXT) => found |= OUTPUT,
+            Kind::BlockDelta if has(BLOCK_THINKING) => found |= REASONING,
+            Kind::ResponseDelta if has(DELTA) => found |= OUTPUT,
+            Kind::ResponseReasoning if has(DELTA) => found |= REASONING,
             Kind::BlockDelta | Kind::ResponseDelta | Kind::ResponseReasoning => {}
         }
         if has(TOKEN_TEXT) && !has(TOKEN_SPECIAL) {
-            flags |= OUTPUT;
+            found |= OUTPUT;
         }
-        flags
+        // Another object of a list begins anew.
+        self.flags = (self.flags & !(DELTA | BLOCK_TEXT | BLOCK_THINKING | TOKEN_TEXT | TOKEN_SPECIAL)) | found;
+        self.kind = Kind::Other;
     }
 
     fn go(&mut self, state: State, at: usize) -> usize {
@@ -334,6 +337,9 @@ impl Json {
         if self.skipped > 0 {
             self.skipped -= 1;
         } else {
+            if self.place == Place::Top {
+                self.resolve();
+            }
             self.place = self.outer[self.depth as usize & 7];
         }
     }

@@ -125,6 +125,19 @@ fn content_of_the_other_apis() {
 }
 
 #[test]
+fn objects_of_a_list_are_taken_each_by_itself() {
+    let error = json!({"type": "error"});
+    let stop = json!({"type": "message_stop", "delta": {"text": "no content"}});
+    let block = json!({"type": "content_block_delta", "delta": {"text": ""}});
+    let special = json!({"token": {"text": "</s>", "special": true}});
+    let token = json!({"token": {"text": "a"}});
+    let told = stream(event(&json!([error, stop, block, special])).as_bytes());
+    assert!(told.error && told.finished && told.seen.content_events == 0);
+    assert_eq!(content(json!([special, token])), OUTPUT);
+    assert_eq!(content(json!([token, special])), OUTPUT);
+}
+
+#[test]
 fn errors_are_seen_at_the_top_only() {
     for (value, expect) in [
         (json!({"error": {"code": 500, "message": "boom"}}), true),
