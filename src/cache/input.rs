@@ -3,6 +3,8 @@
 //! Promises: what is hashed is what is parsed. A file is read twice, once to be named and once to be parsed; the first reading
 //! leaves a checksum of every stretch that the second one reads, and a stretch that differs is an error, as is a file whose
 //! size or time moves. The digest knows content only; of a directory, also the names below it, which name sessions.
+//!
+//! This file is long because opening, unpacking, cutting and hashing an input once is one promise: what is hashed is parsed.
 
 use std::{
     fs::File,

@@ -6,6 +6,8 @@
 //!
 //! Promises: deterministic: windows are cut by bytes, tables are bounded by rows, and nothing depends on threads or time. What
 //! is shared was compared byte by byte. Memory is bounded: one window and two tables.
+//!
+//! This file is long because every way that equal stretches are found ends in the one writer that must be deterministic.
 
 use std::{fs::File, io::IoSlice, io::Write, os::unix::fs::FileExt, path::Path};
 

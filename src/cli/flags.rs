@@ -1,5 +1,7 @@
 //! The flags of every command: one list, from which parsing, help, man page and completions come. Parsing touches nothing
 //! outside; what a value means for a run is decided in `plan`.
+//!
+//! This file is long because it is a list.
 
 use std::path::PathBuf;
 

@@ -3,6 +3,8 @@
 //! Owns the grammar of RFC 8259 on byte slices. Promises: no value tree, no allocation but for unescaped strings, no recursion
 //! deeper than [`DEPTH_MAX`], no panic on any bytes. A text that passes is valid UTF-8. Numbers are kept as text, so that none
 //! loses a digit; duplicate members are all shown, in order.
+//!
+//! This file is long because the scanner, its fast paths and its errors are one automaton.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,7 @@
 //! The report that a person reads first: did it go as asked, what did users feel, what failed and why, and was the client
 //! or the server the limit. At most 96 columns; no escape codes unless colour is asked for.
+//!
+//! This file is long because it is the one page that a person reads, section by section.
 
 use std::fmt::Write as _;
 

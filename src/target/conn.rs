@@ -2,6 +2,8 @@
 //!
 //! Promises: answers in the order of the requests; one send for all answers that one read brought; a body is looked at and
 //! dropped, never kept (but for `echo`); while an answer is held back or a client does not read, nothing more is read.
+//!
+//! This file is long because one connection's whole life, reading, answering and closing, is one state machine.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 

@@ -8,6 +8,8 @@
 //! Three properties of tokio-uring 0.5 shape the code. A dropped read is not cancelled and keeps the descriptor open: a
 //! connection is shut down before it is dropped, and a read that watches for the client's end is kept from request to request.
 //! Sockets must be blocking, else the ring answers EAGAIN. Buffers are owned by the operation, so they go round in a loop.
+//!
+//! This file is long because accepting, timing and writing of event streams share one runtime and its timers.
 
 use std::{
     cell::{Cell, RefCell},

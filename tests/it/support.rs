@@ -20,8 +20,6 @@ pub struct Request {
 /// One accepted connection.
 pub struct Conn {
     pub stream: TcpStream,
-    /// Which one it is, from 0.
-    pub number: usize,
     buffer: Vec<u8>,
     seen: Arc<Mutex<Vec<Request>>>,
 }
@@ -72,11 +70,11 @@ impl Server {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (script, all) = (Arc::new(script), seen.clone());
         thread::spawn(move || {
-            for (number, stream) in listener.incoming().flatten().enumerate() {
+            for stream in listener.incoming().flatten() {
                 let (script, seen) = (script.clone(), all.clone());
                 stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
                 thread::spawn(move || {
-                    let mut conn = Conn { stream, number, buffer: Vec::new(), seen };
+                    let mut conn = Conn { stream, buffer: Vec::new(), seen };
                     script(&mut conn);
                     let _ = conn.stream.shutdown(Shutdown::Both);
                 });
