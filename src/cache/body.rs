@@ -24,7 +24,7 @@ use crate::{
         Error,
         error::Place,
         limits,
-        record::{Payload, Record, RequestLine, Sink},
+        record::{self as data, Payload, Record, RequestLine, Sink},
     },
     formats::{Bodies as Kind, Format},
     wire::api::{self, Endpoint, Formatted, Formatter, Turn},
@@ -384,17 +384,10 @@ impl Bodies {
             Payload::Messages { messages, tools } => Turn::Messages { messages, tools: tools.as_deref() },
             Payload::Content(content) => Turn::Content(content),
             Payload::Lengths { .. } => Turn::Prompt,
-        };
-        let number = if self.models.len() > 1 { self.count.fetch_add(1, Ordering::Relaxed) } else { 0 };
-        let model = self.models.get(number as usize % self.models.len().max(1)).map_or(DEFAULT_MODEL, String::as_str);
-        let request = api::Request {
-            turns: &[turn],
-            model: record.model.as_deref().unwrap_or(model),
-            output_tokens: record.output_tokens,
-            extra: record.extra.as_deref(),
+            Payload::Turns(turns) => return self.make_turns(record, turns, source, out),
         };
         let mut body = Formatted::default();
-        self.formatter.format(&request, &mut body)?;
+        self.formatter.format(&self.request(record, &[turn]), &mut body)?;
         let mut from = 0;
         let mut block = block;
         for &hole in &body.holes {
@@ -407,6 +400,53 @@ impl Bodies {
         }
         out.extend_from_slice(&body.bytes[from..]);
         Ok(())
+    }
+
+    /// A body of several turns; its holes are answers.
+    fn make_turns(
+        &self,
+        record: &Record<'_>,
+        turns: &[data::Turn<'_>],
+        source: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let mut answers = Vec::new();
+        let borrowed: Vec<_> = turns
+            .iter()
+            .map(|turn| match turn {
+                data::Turn::Messages { messages, tools } => Turn::Messages { messages, tools: tools.as_deref() },
+                data::Turn::Content(content) => Turn::Content(content),
+                data::Turn::Answer { tokens } => {
+                    answers.push(*tokens);
+                    Turn::Answer
+                }
+            })
+            .collect();
+        let mut body = Formatted::default();
+        self.formatter.format(&self.request(record, &borrowed), &mut body)?;
+        let session = record.session.as_deref().map_or(place(record, source), |s| xxh3::xxh3_64(s.as_bytes()));
+        let mut from = 0;
+        for (k, (&hole, tokens)) in body.holes.iter().zip(answers).enumerate() {
+            out.extend_from_slice(&body.bytes[from..hole]);
+            from = hole;
+            if let Some(prompts) = &self.prompts {
+                // The same answer in every later turn of its session.
+                prompts.write_plain(tokens, session.wrapping_add(k as u64), out);
+            }
+        }
+        out.extend_from_slice(&body.bytes[from..]);
+        Ok(())
+    }
+
+    fn request<'a>(&'a self, record: &'a Record<'_>, turns: &'a [Turn<'a>]) -> api::Request<'a> {
+        let number = if self.models.len() > 1 { self.count.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let model = self.models.get(number as usize % self.models.len().max(1)).map_or(DEFAULT_MODEL, String::as_str);
+        api::Request {
+            turns,
+            model: record.model.as_deref().unwrap_or(model),
+            output_tokens: record.output_tokens,
+            extra: record.extra.as_deref(),
+        }
     }
 
     /// What encoding prompts again has shown.

@@ -60,6 +60,8 @@ pub const SAMPLE_BYTES: usize = 256;
 
 /// Tokens of one prompt or output that a trace may ask for: more than any model takes, few enough that a body's size fits.
 pub const TOKENS_MAX: u32 = 1 << 24;
+/// Bytes of a dataset whose records hang on each other by name, so that all of it is held at once (`dag_jsonl`, `random_pool`).
+pub const HELD_BYTES_MAX: u64 = 4 << 30;
 /// Bad records shown in full; the rest is a count.
 pub const BAD_RECORDS_SHOWN: usize = 10;
 /// Records of one dataset: record ids have 32 bits.

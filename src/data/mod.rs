@@ -3,6 +3,7 @@
 //!
 //! Promises: no I/O, no clock, no thread; nothing here imports another folder of the crate.
 
+pub mod base64;
 pub mod error;
 pub mod ids;
 pub mod json;

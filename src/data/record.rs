@@ -20,12 +20,33 @@ pub enum Payload<'a> {
     },
     /// Content by modality, which a formatter wraps into one user turn.
     Content(Content<'a>),
+    /// A conversation: all turns but the last are history.
+    Turns(Vec<Turn<'a>>),
     /// A prompt to synthesize: so many tokens, and the ids of its blocks when the trace gives them (empty otherwise).
     Lengths {
         /// Tokens of the whole prompt.
         input_tokens: u32,
         /// One id a block, in prompt order; equal ids are equal text.
         block_ids: Cow<'a, [u64]>,
+    },
+}
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Turn<'a> {
+    /// JSON text of a `messages` array, and of `tools`.
+    Messages {
+        /// JSON array text.
+        messages: Cow<'a, [u8]>,
+        /// JSON array text.
+        tools: Option<Cow<'a, [u8]>>,
+    },
+    /// Texts and media.
+    Content(Content<'a>),
+    /// An assistant's answer to synthesize, of so many tokens.
+    Answer {
+        /// Tokens.
+        tokens: u32,
     },
 }
 
@@ -193,7 +214,18 @@ impl Payload<'_> {
             Self::Verbatim(body) => Payload::Verbatim(own(body)),
             Self::Messages { messages, tools } => Payload::Messages { messages: own(messages), tools: tools.map(own) },
             Self::Content(content) => Payload::Content(content.into_owned()),
+            Self::Turns(turns) => Payload::Turns(turns.into_iter().map(Turn::into_owned).collect()),
             Self::Lengths { input_tokens, block_ids } => Payload::Lengths { input_tokens, block_ids: own(block_ids) },
+        }
+    }
+}
+
+impl Turn<'_> {
+    fn into_owned(self) -> Turn<'static> {
+        match self {
+            Self::Messages { messages, tools } => Turn::Messages { messages: own(messages), tools: tools.map(own) },
+            Self::Content(content) => Turn::Content(content.into_owned()),
+            Self::Answer { tokens } => Turn::Answer { tokens },
         }
     }
 }

@@ -8,14 +8,25 @@ use std::io::Read;
 
 use crate::data::{Error, error::Place, record::Sink};
 
+mod bailian;
+mod content;
+mod dag_jsonl;
 mod detect;
 pub mod facts;
 mod fields;
+mod har;
 mod inputs_json;
 mod lines;
 mod mooncake;
+mod multi_turn;
+mod random_pool;
 mod raw_payload;
+mod requests;
+mod sagemaker;
+mod single_turn;
 mod stream;
+mod table;
+mod times;
 
 pub use detect::{Input, detect};
 
@@ -28,6 +39,28 @@ pub enum Format {
     InputsJson,
     /// Mooncake's traces: payloads, messages, prompts, or lengths with block hashes.
     MooncakeTrace,
+    /// Bailian's traces: lengths and block hashes of chats.
+    BailianTrace,
+    /// BurstGPT's table of times and lengths.
+    BurstGptTrace,
+    /// Azure's tables of times and lengths.
+    AzureLlmTrace,
+    /// SageMaker's captured requests.
+    SagemakerDataCapture,
+    /// Texts and media, one turn a line.
+    SingleTurn,
+    /// Conversations of such turns, one a line.
+    MultiTurn,
+    /// Files of texts and media to draw from.
+    RandomPool,
+    /// Sessions that fork and spawn each other.
+    DagJsonl,
+    /// HTTP requests of any API.
+    HttpRequests,
+    /// HTTP archives of browsers and proxies.
+    Har,
+    /// Vegeta's JSON targets.
+    Vegeta,
 }
 
 /// How a format's bytes are cut up for parsing.
@@ -40,6 +73,8 @@ pub enum Shape {
     },
     /// One document: [`parse_document`].
     Document,
+    /// All files at once: [`parse_pools`].
+    Pools,
 }
 
 /// Where the bodies of a format come from.
@@ -60,13 +95,40 @@ impl Format {
     /// Where its bodies come from.
     pub const fn bodies(self) -> Bodies {
         match self {
-            Self::RawPayload | Self::InputsJson => Bodies::Verbatim,
-            Self::MooncakeTrace => Bodies::Synthesized { block_size: 512 },
+            Self::RawPayload
+            | Self::InputsJson
+            | Self::SagemakerDataCapture
+            | Self::HttpRequests
+            | Self::Har
+            | Self::Vegeta => Bodies::Verbatim,
+            Self::SingleTurn | Self::MultiTurn | Self::RandomPool | Self::DagJsonl => Bodies::Formatted,
+            Self::MooncakeTrace | Self::BurstGptTrace | Self::AzureLlmTrace => Bodies::Synthesized { block_size: 512 },
+            Self::BailianTrace => Bodies::Synthesized { block_size: 16 },
         }
     }
 
+    /// Whether a directory's files below its folders are read too.
+    pub const fn recursive(self) -> bool {
+        matches!(self, Self::SagemakerDataCapture)
+    }
+
     /// All of them, in the order in which they are listed for people.
-    pub const ALL: [Self; 3] = [Self::RawPayload, Self::InputsJson, Self::MooncakeTrace];
+    pub const ALL: [Self; 14] = [
+        Self::RawPayload,
+        Self::InputsJson,
+        Self::MooncakeTrace,
+        Self::BailianTrace,
+        Self::BurstGptTrace,
+        Self::AzureLlmTrace,
+        Self::SagemakerDataCapture,
+        Self::SingleTurn,
+        Self::MultiTurn,
+        Self::RandomPool,
+        Self::DagJsonl,
+        Self::HttpRequests,
+        Self::Har,
+        Self::Vegeta,
+    ];
 
     /// The name on the command line, in manifests and reports.
     pub const fn name(self) -> &'static str {
@@ -74,6 +136,17 @@ impl Format {
             Self::RawPayload => "raw_payload",
             Self::InputsJson => "inputs_json",
             Self::MooncakeTrace => "mooncake_trace",
+            Self::BailianTrace => "bailian_trace",
+            Self::BurstGptTrace => "burst_gpt_trace",
+            Self::AzureLlmTrace => "azure_llm_trace",
+            Self::SagemakerDataCapture => "sagemaker_data_capture",
+            Self::SingleTurn => "single_turn",
+            Self::MultiTurn => "multi_turn",
+            Self::RandomPool => "random_pool",
+            Self::DagJsonl => "dag_jsonl",
+            Self::HttpRequests => "http_requests",
+            Self::Har => "har",
+            Self::Vegeta => "vegeta",
         }
     }
 
@@ -94,8 +167,16 @@ impl Format {
 /// How the format's bytes are cut up.
 pub const fn shape(format: Format) -> Shape {
     match format {
-        Format::RawPayload | Format::MooncakeTrace => Shape::Lines { header: false },
-        Format::InputsJson => Shape::Document,
+        Format::BurstGptTrace | Format::AzureLlmTrace => Shape::Lines { header: true },
+        Format::InputsJson | Format::MultiTurn | Format::DagJsonl | Format::Har => Shape::Document,
+        Format::RandomPool => Shape::Pools,
+        Format::RawPayload
+        | Format::MooncakeTrace
+        | Format::BailianTrace
+        | Format::SagemakerDataCapture
+        | Format::SingleTurn
+        | Format::HttpRequests
+        | Format::Vegeta => Shape::Lines { header: false },
     }
 }
 
@@ -105,6 +186,14 @@ pub const fn shape(format: Format) -> Shape {
 pub struct ReadOptions {
     /// `raw_payload` takes any bytes as a body, JSON or not.
     pub verbatim_lines: bool,
+    /// `sagemaker_data_capture` keeps only messages and tools, as AIPerf does.
+    pub reformat: bool,
+    /// Conversations get a synthesized answer after each turn.
+    pub synthesized_answers: bool,
+    /// Requests that `random_pool` draws; none is 100.
+    pub entries: Option<u64>,
+    /// Seed of those draws.
+    pub seed: u64,
     /// Session of every record of this file: a directory of `raw_payload` files, each a session named by its stem.
     pub session: Option<String>,
     /// The columns that [`parse_header`] found.
@@ -116,8 +205,8 @@ pub struct ReadOptions {
 pub struct Columns(Vec<usize>);
 
 /// Parses the header line of a [`Shape::Lines`] format that has one.
-pub fn parse_header(format: Format, file: &str, _line: &[u8], number: u64) -> Result<Columns, Error> {
-    Err(Error::dataset(Place::line(file, number), format!("{} has no header line", format.name())))
+pub fn parse_header(format: Format, file: &str, line: &[u8], number: u64) -> Result<Columns, Error> {
+    table::header(format, file, line, number)
 }
 
 /// Parses whole lines; `first_line` is the number of the first one in its file, from 1. Lines that cannot be are told to the
@@ -134,7 +223,15 @@ pub fn parse_lines(
         let read = match format {
             Format::RawPayload => raw_payload::line(options, number, line, sink),
             Format::MooncakeTrace => mooncake::line(options, number, line, sink),
-            Format::InputsJson => Err(fields::Stop::bad("one document, not lines")),
+            Format::BailianTrace => bailian::line(number, line, sink),
+            Format::BurstGptTrace | Format::AzureLlmTrace => table::line(format, options, number, line, sink),
+            Format::SagemakerDataCapture => sagemaker::line(options, number, line, sink),
+            Format::SingleTurn => single_turn::line(options, number, line, sink),
+            Format::HttpRequests => requests::line(options, number, line, sink),
+            Format::Vegeta => requests::vegeta_line(number, line, sink),
+            Format::InputsJson | Format::MultiTurn | Format::RandomPool | Format::DagJsonl | Format::Har => {
+                return Err(misread(format, file));
+            }
         };
         match read {
             Ok(()) => Ok(()),
@@ -144,7 +241,8 @@ pub fn parse_lines(
     })
 }
 
-/// Parses one document from a stream, never holding more of it than one entry.
+/// Parses one document from a stream, never holding more of it than one entry (all of it for `dag_jsonl`, whose entries refer
+/// to each other).
 pub fn parse_document(
     format: Format,
     options: &ReadOptions,
@@ -154,10 +252,29 @@ pub fn parse_document(
 ) -> Result<(), Error> {
     match format {
         Format::InputsJson => inputs_json::document(options, file, input, sink),
-        Format::RawPayload | Format::MooncakeTrace => {
-            Err(Error::dataset(Place::file(file), format!("{} is read by lines", format.name())))
-        }
+        Format::MultiTurn => multi_turn::document(options, file, input, sink),
+        Format::DagJsonl => dag_jsonl::document(options, file, input, sink),
+        Format::Har => har::document(file, input, sink),
+        _ => Err(misread(format, file)),
     }
+}
+
+/// Reads all files of a [`Shape::Pools`] format, by name, and draws requests from them.
+pub fn parse_pools(
+    format: Format,
+    options: &ReadOptions,
+    files: &mut [(&str, &mut dyn Read)],
+    sink: &mut dyn Sink,
+) -> Result<(), Error> {
+    match format {
+        Format::RandomPool => random_pool::pools(options, files, sink),
+        _ => Err(misread(format, files.first().map_or("", |(name, _)| name))),
+    }
+}
+
+/// A caller that does not look at [`shape`].
+fn misread(format: Format, file: &str) -> Error {
+    Error::dataset(Place::file(file), format!("{} is not read in this way", format.name()))
 }
 
 #[cfg(test)]

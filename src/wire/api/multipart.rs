@@ -1,7 +1,7 @@
 //! The APIs that take a form with a file (RFC 7578): encoded here once, with a fixed boundary, so that they too are plain bytes.
 
 use super::{Formatted, Request, Settings, Text, Turn, images, merged, only, simple};
-use crate::data::json::Value;
+use crate::data::{base64, json::Value};
 
 /// Content type of these bodies, with their boundary.
 pub(super) const CONTENT_TYPE: &str = "multipart/form-data; boundary=ringload-form-f3b1c9a07d52e846";
@@ -37,7 +37,7 @@ pub(super) fn image_edit(settings: &Settings, request: &Request<'_>, out: &mut F
         form.field("url", image.as_bytes())?;
     } else {
         let (kind, name, data) = image_file(image)?;
-        form.file("image", &name, &kind, &decode(data)?)?;
+        form.file("image", &name, &kind, &base64::decode(data)?)?;
     }
     let taken = ["prompt", "model", "response_format", "n", "url", "image", "mask"];
     for (name, value) in extra.iter().filter(|(name, _)| !taken.contains(&name.as_ref())) {
@@ -61,7 +61,7 @@ pub(super) fn audio_transcription(settings: &Settings, request: &Request<'_>, ou
         other => format!("audio/{other}"),
     };
     let mut form = Form { out };
-    form.file("file", &format!("audio.{format}"), &kind, &decode(data)?)?;
+    form.file("file", &format!("audio.{format}"), &kind, &base64::decode(data)?)?;
     form.field("model", request.model.as_bytes())?;
     for (name, value) in merged(settings, request).iter().filter(|(name, _)| name != "file" && name != "model") {
         form.json(name, value)?;
@@ -139,28 +139,4 @@ impl Form<'_> {
         self.out.push(BOUNDARY);
         self.out.push(b"--\r\n");
     }
-}
-
-/// Base64, standard alphabet, padding optional, line ends ignored (RFC 4648 §4).
-pub fn decode(text: &str) -> Result<Vec<u8>, String> {
-    let mut out = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut count) = (0u32, 0);
-    for c in text.trim_end_matches('=').bytes() {
-        let six = match c {
-            b'A'..=b'Z' => c - b'A',
-            b'a'..=b'z' => c - b'a' + 26,
-            b'0'..=b'9' => c - b'0' + 52,
-            b'+' | b'-' => 62,
-            b'/' | b'_' => 63,
-            b'\r' | b'\n' => continue,
-            _ => return Err(format!("base64 has the character `{}`", char::from(c).escape_debug())),
-        };
-        bits = bits << 6 | u32::from(six);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            out.push((bits >> count) as u8);
-        }
-    }
-    Ok(out)
 }
