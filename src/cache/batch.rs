@@ -111,7 +111,7 @@ pub(super) type Full<'a> = dyn FnMut(Batch) -> Result<(), Error> + 'a;
 pub(super) struct Filler<'a> {
     pub(super) batch: Batch,
     file: &'a str,
-    maker: Option<&'a Bodies>,
+    maker: Option<&'a Bodies<'a>>,
     dedup: Dedup,
     piece: Option<Piece>,
     full: Option<&'a mut Full<'a>>,
@@ -122,7 +122,7 @@ impl<'a> Filler<'a> {
     /// are not copied, but point into the user's file.
     pub(super) fn new(
         (source, file): (usize, &'a str),
-        maker: Option<&'a Bodies>,
+        maker: Option<&'a Bodies<'a>>,
         dedup: Dedup,
         piece: Option<Piece>,
     ) -> Self {

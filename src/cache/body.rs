@@ -16,8 +16,10 @@ use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3;
 
 use super::{
+    body_media::Files,
     prompt::{BYTES_PER_TOKEN, Derivation, LengthReport, Prompts, RECIPE, Synthesis, TokenizerSpec, Trace, Wanted},
     prompt_tokenizer::{self, Tokenizer},
+    spec::Reading,
 };
 use crate::{
     data::{
@@ -134,6 +136,8 @@ pub struct Shaping {
     pub template: Option<String>,
     /// Cap of records that give none.
     pub output_tokens: Option<u32>,
+    /// Digest of the local files that records name; none when they name none.
+    pub media: Option<String>,
     /// None when no record of the format is synthesized.
     pub synthesis: Option<Synthesis>,
     /// None when they change nothing.
@@ -149,16 +153,24 @@ pub struct Resources {
     pub corpus: Option<String>,
     /// How much of the prompts is checked.
     pub check_lengths: CheckLengths,
+    /// Local files that records name.
+    pub media: Files,
 }
 
 /// Sorts out what of the flags matters for a format. None for a format whose records are bodies.
-pub fn resolve(asked: &Asked, format: Format) -> Result<Option<(Shaping, Resources)>, Error> {
-    if format.bodies() == Kind::Verbatim {
+pub fn resolve(asked: &Asked, format: Format, reading: &Reading) -> Result<Option<(Shaping, Resources)>, Error> {
+    let kind = match format.bodies() {
+        Kind::Verbatim if reading.reformat => Kind::Formatted,
+        // Answers are cut from the corpus too.
+        Kind::Formatted if reading.synthesized_answers => Kind::Synthesized { block_size: 1 },
+        kind => kind,
+    };
+    if kind == Kind::Verbatim {
         return Ok(None);
     }
     let chat = matches!(asked.endpoint, Endpoint::Chat | Endpoint::ChatEmbeddings);
     let mut resources = Resources { check_lengths: asked.check_lengths, ..Resources::default() };
-    let synthesis = match format.bodies() {
+    let synthesis = match kind {
         Kind::Synthesized { block_size } => Some(synthesis(asked, block_size, &mut resources)?),
         Kind::Verbatim | Kind::Formatted => None,
     };
@@ -178,6 +190,7 @@ pub fn resolve(asked: &Asked, format: Format) -> Result<Option<(Shaping, Resourc
         system_prompt: asked.system_prompt.clone(),
         template: asked.template.clone(),
         output_tokens: asked.output_tokens,
+        media: None,
         synthesis,
         multipliers,
     };
@@ -285,22 +298,23 @@ fn settings(shaping: &Shaping) -> Result<api::Settings, Error> {
 
 /// Makes the bodies of one build.
 #[derive(Debug)]
-pub struct Bodies {
+pub struct Bodies<'r> {
     formatter: Formatter,
     models: Vec<String>,
     output_tokens: Option<u32>,
     prompts: Option<Prompts>,
     multipliers: Option<Multipliers>,
     block_size: u32,
+    media: &'r Files,
     /// Ids that occur more than once, once a survey was made.
     shared: HashMap<u64, bool>,
     /// Records so far, where that decides something.
     count: AtomicU64,
 }
 
-impl Bodies {
+impl<'r> Bodies<'r> {
     /// Prepares corpus, tokenizer and template. `trace` names the input that is made into bodies.
-    pub fn new(shaping: &Shaping, resources: &Resources, trace: &Trace, threads: usize) -> Result<Self, Error> {
+    pub fn new(shaping: &Shaping, resources: &'r Resources, trace: &Trace, threads: usize) -> Result<Self, Error> {
         let prompts = match &shaping.synthesis {
             None => None,
             Some(spec) => {
@@ -321,6 +335,7 @@ impl Bodies {
             prompts,
             multipliers: shaping.multipliers.clone(),
             block_size: shaping.synthesis.as_ref().map_or(1, |s| s.block_size),
+            media: &resources.media,
             shared: HashMap::new(),
             count: AtomicU64::new(0),
         })
@@ -349,6 +364,7 @@ impl Bodies {
         if matches!(record.payload, Payload::Verbatim(_)) {
             return Ok(());
         }
+        self.media.put(record)?;
         record.output_tokens = record.output_tokens.or(self.output_tokens);
         if let Some(m) = &self.multipliers {
             if let (Some(tokens), true) = (record.output_tokens, m.output_len != 1.0) {
@@ -550,9 +566,9 @@ mod tests {
         Asked { models: vec!["m".into()], ..Asked::default() }
     }
 
-    fn bodies(asked: &Asked) -> Bodies {
-        let (shaping, resources) = resolve(asked, Format::MooncakeTrace).unwrap().unwrap();
-        Bodies::new(&shaping, &resources, &Trace::default(), 1).unwrap()
+    fn bodies(asked: &Asked) -> Bodies<'static> {
+        let (shaping, resources) = resolve(asked, Format::MooncakeTrace, &Reading::default()).unwrap().unwrap();
+        Bodies::new(&shaping, Box::leak(Box::new(resources)), &Trace::default(), 1).unwrap()
     }
 
     fn lengths(line: u64, input_tokens: u32, ids: &[u64]) -> Record<'static> {
@@ -560,7 +576,7 @@ mod tests {
         Record { output_tokens: Some(10), ..Record::new(line, Payload::Lengths { input_tokens, block_ids }) }
     }
 
-    fn made(bodies: &Bodies, mut record: Record<'_>) -> (String, Vec<(usize, u64)>) {
+    fn made(bodies: &Bodies<'_>, mut record: Record<'_>) -> (String, Vec<(usize, u64)>) {
         let (mut out, mut blocks) = (Vec::new(), Vec::new());
         bodies.prepare(&mut record, 0).unwrap();
         bodies.make(&record, 0, &mut out, |at, id| blocks.push((at, id))).unwrap();
@@ -584,15 +600,19 @@ mod tests {
     fn a_format_of_bodies_knows_no_setting() {
         let loud =
             Asked { streaming: true, extra_inputs: vec!["a:1".into()], tokenizer: Some("/nowhere".into()), ..asked() };
-        assert!(resolve(&loud, Format::RawPayload).unwrap().is_none());
-        assert!(resolve(&loud, Format::InputsJson).unwrap().is_none());
-        assert!(resolve(&loud, Format::MooncakeTrace).unwrap_err().to_string().contains("/nowhere"));
+        assert!(resolve(&loud, Format::RawPayload, &Reading::default()).unwrap().is_none());
+        assert!(resolve(&loud, Format::InputsJson, &Reading::default()).unwrap().is_none());
+        assert!(
+            resolve(&loud, Format::MooncakeTrace, &Reading::default()).unwrap_err().to_string().contains("/nowhere")
+        );
     }
 
     #[test]
     fn every_setting_is_in_the_shaping() {
-        let text =
-            |asked: &Asked| serde_json::to_string(&resolve(asked, Format::MooncakeTrace).unwrap().unwrap().0).unwrap();
+        let text = |asked: &Asked| {
+            serde_json::to_string(&resolve(asked, Format::MooncakeTrace, &Reading::default()).unwrap().unwrap().0)
+                .unwrap()
+        };
         let plain = text(&asked());
         let folder = tempfile::tempdir().unwrap();
         let corpus = folder.path().join("c.txt");
@@ -696,7 +716,9 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_be_are_said() {
-        let says = |asked: Asked| resolve(&asked, Format::MooncakeTrace).map(|_| ()).unwrap_err().to_string();
+        let says = |asked: Asked| {
+            resolve(&asked, Format::MooncakeTrace, &Reading::default()).map(|_| ()).unwrap_err().to_string()
+        };
         let m = |multipliers| says(Asked { multipliers, ..asked() });
         assert!(m(Multipliers { prefix_len: 0.0, ..Default::default() }).contains("--prefix-len-multiplier is 0"));
         assert!(
@@ -706,7 +728,7 @@ mod tests {
         assert!(says(Asked { tokenizer: Some("approx:0".into()), ..asked() }).contains("bytes a token"));
         assert!(says(Asked { block_size: Some(0), ..asked() }).contains("--block-size is 0"));
         let aiperf = Asked { derivation: Derivation::Aiperf, ..asked() };
-        let (shaping, resources) = resolve(&aiperf, Format::MooncakeTrace).unwrap().unwrap();
+        let (shaping, resources) = resolve(&aiperf, Format::MooncakeTrace, &Reading::default()).unwrap().unwrap();
         let error = Bodies::new(&shaping, &resources, &Trace::default(), 1).unwrap_err();
         assert!(error.to_string().contains("--tokenizer FILE"));
     }

@@ -15,13 +15,13 @@ use std::{
 use super::{
     How,
     batch::{Batch, Filler, Piece},
-    body::{Bodies, Survey},
+    body::Bodies,
     input::{Input, PIECE_BYTES, Packing, Source},
     spec::{Spec, Store},
     writer::{Next, Writer},
 };
 use crate::{
-    data::{Error, Result, error::Place},
+    data::{Error, Result, error::Place, record::Sink},
     formats::{self, Format, ReadOptions, Shape},
 };
 
@@ -39,14 +39,14 @@ pub(super) struct Work<'a> {
     pub(super) format: Format,
     pub(super) input: &'a Input,
     /// None for a dataset whose records are bodies.
-    pub(super) maker: Option<&'a Bodies>,
+    pub(super) maker: Option<&'a Bodies<'a>>,
 }
 
 /// Reads the whole input into the writer.
 pub(super) fn run<'w>(work: Work<'_>, writer: Writer<'w>, how: &How<'_>) -> Result<Writer<'w>> {
     let writer = match formats::shape(work.format) {
         Shape::Lines { header } => lines(work, header, writer, how)?,
-        Shape::Document => documents(work, writer, how)?,
+        Shape::Document | Shape::Pools => documents(work, writer, how)?,
     };
     work.input.sources.iter().try_for_each(Source::check_unchanged)?;
     Ok(writer)
@@ -229,8 +229,13 @@ impl Stream<'_> {
 
 fn options(work: Work<'_>, source: &Source) -> ReadOptions {
     let session = work.input.directory && work.format == Format::RawPayload;
+    let reading = &work.spec.reading;
     ReadOptions {
-        verbatim_lines: work.spec.reading.verbatim_lines,
+        verbatim_lines: reading.verbatim_lines,
+        reformat: reading.reformat,
+        synthesized_answers: reading.synthesized_answers,
+        entries: reading.entries,
+        seed: reading.draw_seed,
         session: session.then(|| source.stem().to_owned()),
         ..ReadOptions::default()
     }
@@ -364,7 +369,7 @@ fn parse(work: Work<'_>, dealt: Dealt, buffer: &mut Vec<u8>, how: &How<'_>) -> R
     Ok(batch)
 }
 
-/// Reads files that are one document each, one after the other.
+/// Reads files that are one document each, one after the other, or all at once where that is the format's way.
 fn documents<'w>(work: Work<'_>, mut writer: Writer<'w>, how: &How<'_>) -> Result<Writer<'w>> {
     if work.spec.store == Store::Reference {
         return Err(Error::usage(format!(
@@ -374,7 +379,7 @@ fn documents<'w>(work: Work<'_>, mut writer: Writer<'w>, how: &How<'_>) -> Resul
     }
     how.begin();
     let total = work.input.bytes();
-    for (index, source) in work.input.sources.iter().enumerate() {
+    for files in work.groups() {
         let mut enough = false;
         let mut full = |batch: Batch| match writer.take(batch)? {
             Next::More => Ok(()),
@@ -384,18 +389,11 @@ fn documents<'w>(work: Work<'_>, mut writer: Writer<'w>, how: &How<'_>) -> Resul
                 Err(Error::Interrupted)
             }
         };
-        let options = options(work, source);
-        let mut input = Guarded { reader: source.reader()?, how, total, error: None, canceled: false };
-        let filler = Filler::new((index, &source.name), work.maker, work.spec.dedup, None);
+        let (index, first) = (files.start, &work.input.sources[files.start]);
+        let filler = Filler::new((index, &first.name), work.maker, work.spec.dedup, None);
         let mut filler = filler.into_many(&mut full);
-        let parsed = formats::parse_document(work.format, &options, &source.name, &mut input, &mut filler);
+        let parsed = work.read(files, how, total, &mut filler);
         let last = filler.finish();
-        if input.canceled {
-            return Err(Error::Interrupted);
-        }
-        if let Some(error) = input.error {
-            return Err(source.read_error(error));
-        }
         match parsed {
             Err(_) if enough => return Ok(writer),
             // The document breaks off, but the records before are told with what is wrong with them.
@@ -413,6 +411,44 @@ fn documents<'w>(work: Work<'_>, mut writer: Writer<'w>, how: &How<'_>) -> Resul
         }
     }
     Ok(writer)
+}
+
+impl Work<'_> {
+    /// The files that are read at once.
+    fn groups(&self) -> Vec<Range<usize>> {
+        let count = self.input.sources.len();
+        match formats::shape(self.format) {
+            Shape::Pools => std::iter::once(0..count).collect(),
+            Shape::Lines { .. } | Shape::Document => (0..count).map(|k| k..k + 1).collect(),
+        }
+    }
+
+    /// Reads one document, or all files of a format that takes them at once, into a sink.
+    fn read(&self, files: Range<usize>, how: &How<'_>, total: u64, sink: &mut dyn Sink) -> Result<()> {
+        let sources = &self.input.sources[files];
+        let mut inputs = Vec::new();
+        for source in sources {
+            inputs.push(Guarded { reader: source.reader()?, how, total, error: None, canceled: false });
+        }
+        let options = options(*self, &sources[0]);
+        let parsed = match formats::shape(self.format) {
+            Shape::Pools => {
+                let named = sources.iter().zip(&mut inputs);
+                let mut named: Vec<_> = named.map(|(s, input)| (s.name.as_str(), input as &mut dyn Read)).collect();
+                formats::parse_pools(self.format, &options, &mut named, sink)
+            }
+            _ => formats::parse_document(self.format, &options, &sources[0].name, &mut inputs[0], sink),
+        };
+        for (source, input) in sources.iter().zip(&mut inputs) {
+            if input.canceled {
+                return Err(Error::Interrupted);
+            }
+            if let Some(error) = input.error.take() {
+                return Err(source.read_error(error));
+            }
+        }
+        parsed
+    }
 }
 
 /// Keeps what went wrong with the reading, which a format could only pass on as text, and ends it on an interrupt.
@@ -447,15 +483,24 @@ impl Read for Guarded<'_> {
 }
 
 /// Reads all records into a sink that looks at them before any body is made. Bad ones are told when they are read for good.
-pub(super) fn survey(input: &Input, format: Format, spec: &Spec, sink: &mut Survey, how: &How<'_>) -> Result<()> {
-    let Shape::Lines { header } = formats::shape(format) else { return Ok(()) };
+pub(super) fn survey(input: &Input, format: Format, spec: &Spec, sink: &mut dyn Sink, how: &How<'_>) -> Result<()> {
     let work = Work { spec, format, input, maker: None };
+    let Shape::Lines { header } = formats::shape(format) else {
+        return work.groups().into_iter().try_for_each(|files| work.read(files, how, input.bytes(), sink));
+    };
     let mut feed = Feed { work, header, next_source: 0, number: 0, state: State::Idle, rest: None };
     while let Some(dealt) = feed.next()? {
         how.check()?;
-        let Task::Bytes(bytes) = &dealt.task else { continue };
         let source = &input.sources[dealt.manner.source];
-        let lines = dealt.manner.lines_of(bytes, dealt.first_line);
+        let bytes = match dealt.task {
+            Task::Bytes(bytes) => bytes,
+            Task::Range(range) => {
+                let mut bytes = Vec::new();
+                source.read_lines(&range, &mut bytes)?;
+                bytes
+            }
+        };
+        let lines = dealt.manner.lines_of(&bytes, dealt.first_line);
         formats::parse_lines(format, &dealt.manner.options, &source.name, lines.0, lines.1, sink)?;
     }
     Ok(())

@@ -160,9 +160,9 @@ impl Input {
                     if meta.is_dir() {
                         directory = true;
                         for file in files_of(path)? {
-                            let relative = file.file_name().map(|n| n.to_string_lossy().into_owned());
+                            let relative = file.strip_prefix(path).unwrap_or(&file).to_string_lossy().into_owned();
                             let open = sources.len() < OPEN_FILES_MAX;
-                            sources.push(open_file(&file, relative.unwrap_or_default(), open)?);
+                            sources.push(open_file(&file, relative, open)?);
                         }
                     } else {
                         sources.push(open_file(path, String::new(), true)?);
@@ -297,9 +297,17 @@ impl Source {
         }
     }
 
-    /// Name without folders, `.gz` and ending: of the session that a file of a directory is.
+    /// The folder of the file; none for a pipe.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        match self.stamp.inode {
+            0 => None,
+            _ => Path::new(&self.name).parent().map(Path::to_path_buf),
+        }
+    }
+
+    /// Name below its directory without `.gz` and ending: of the session that a file of a directory is.
     pub(super) fn stem(&self) -> &str {
-        let name = self.relative.rsplit('/').next().unwrap_or_default();
+        let name = self.relative.as_str();
         let name = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
         match name.rsplit_once('.') {
             Some((stem, _)) if !stem.is_empty() => stem,
@@ -586,6 +594,33 @@ fn read_pipe_to_end(input: &mut dyn Read, folder: &Path, how: &How<'_>) -> Resul
 
 /// The dataset files directly inside a directory, by name.
 fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = files_in(folder)?;
+    if files.is_empty() {
+        // Captures lie in folders by year, month, day and hour, with nothing above them.
+        let mut folders = vec![folder.to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            let entries =
+                std::fs::read_dir(&folder).map_err(|e| Error::file("cannot read the directory", &folder, e))?;
+            // A link to a folder may lead round in a circle.
+            let below = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            for below in below.map(|entry| entry.path()) {
+                files.extend(files_in(&below)?);
+                folders.push(below);
+            }
+            if files.len() + folders.len() > FILES_MAX {
+                return Err(Error::usage(format!("{} has more than {FILES_MAX} dataset files", folder.display())));
+            }
+        }
+    }
+    if files.is_empty() {
+        let what = format!("no dataset files in this directory (*.{}, also .gz and .zst)", ENDINGS.join(", *."));
+        return Err(Error::dataset(Place::file(folder.to_string_lossy()), what));
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let failed = |e| Error::file("cannot read the directory", folder, e);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {
@@ -602,11 +637,6 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
             return Err(Error::usage(format!("{} has more than {FILES_MAX} dataset files", folder.display())));
         }
     }
-    if files.is_empty() {
-        let what = format!("no dataset files in this directory (*.{}, also .gz and .zst)", ENDINGS.join(", *."));
-        return Err(Error::dataset(Place::file(folder.to_string_lossy()), what));
-    }
-    files.sort_unstable();
     Ok(files)
 }
 

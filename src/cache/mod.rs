@@ -11,6 +11,7 @@
 mod anchors;
 mod batch;
 pub mod body;
+mod body_media;
 mod build;
 pub mod check;
 mod entry;

@@ -161,9 +161,18 @@ pub(super) fn open_with(request: &BuildRequest, how: &How<'_>, try_lock: TryLock
         Some(format) => format,
         None => build::detect(&input)?,
     };
-    let (shaping, resources) = body::resolve(&request.shaping, format)?.unzip();
+    let (shaping, mut resources) = body::resolve(&request.shaping, format, &request.reading)?.unzip();
     let digest = input.digest(&memo, how)?;
-    let spec = spec_of(request, format, digest, shaping);
+    let mut spec = spec_of(request, format, digest, shaping);
+    if let (Some(shaping), Some(resources), true) = (&mut spec.shaping, &mut resources, format.names_files()) {
+        // What the dataset names is as much its content as what it says.
+        input.make_ready(digest, how)?;
+        resources.media.beside = input.sources[0].folder();
+        let reading = Spec { shaping: None, ..Spec::verbatim(digest, format.name()) };
+        let reading = Spec { reading: request.reading.clone(), ..reading };
+        build::survey(&input, format, &reading, &mut resources.media, how)?;
+        shaping.media = resources.media.digest();
+    }
     let mut search = Search { request, how, cache, memo, input, spec, resources, format, began, try_lock };
     search.find_or_build()
 }
@@ -180,8 +189,13 @@ pub(super) fn spec_of(
         input,
         format: format.name().to_owned(),
         reading: Reading {
-            // Only one format looks at it.
+            // Only one format looks at each of these.
             verbatim_lines: request.reading.verbatim_lines && format == Format::RawPayload,
+            reformat: request.reading.reformat && format == Format::SagemakerDataCapture,
+            synthesized_answers: request.reading.synthesized_answers
+                && matches!(format, Format::MultiTurn | Format::DagJsonl),
+            entries: request.reading.entries.filter(|_| format == Format::RandomPool),
+            draw_seed: if format == Format::RandomPool { request.reading.draw_seed } else { 0 },
             ..request.reading.clone()
         },
         dedup: request.dedup,
@@ -394,13 +408,16 @@ impl Search<'_> {
         let work = Work { spec: &self.spec, format: self.format, input: &self.input, maker: maker.as_ref() };
         let writer = Writer::new(target, Some(spools), self.spec.dedup, self.spec.reading.clone());
         let writer = build::run(work, writer, self.how)?;
+        if let Some(lengths) = maker.as_ref().and_then(Bodies::lengths) {
+            self.how.notice(lengths.line());
+        }
         let key = self.spec.key();
         let written = writer.finish(key.0, index, Some(spools), &self.input.sources[0].name)?;
         Ok(Made { written, seconds: began.elapsed().as_secs_f64() })
     }
 
     /// What makes the bodies; none when the records are bodies already.
-    fn maker(&self) -> Result<Option<Bodies>> {
+    fn maker(&self) -> Result<Option<Bodies<'_>>> {
         let (Some(shaping), Some(resources)) = (&self.spec.shaping, &self.resources) else { return Ok(None) };
         let aiperf = shaping.synthesis.as_ref().is_some_and(|s| s.derivation == Derivation::Aiperf);
         let file_sha256 = match self.input.sources.as_slice() {

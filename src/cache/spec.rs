@@ -126,6 +126,14 @@ pub struct Reading {
     pub skip_bad: bool,
     /// Lines are bodies, whatever they hold.
     pub verbatim_lines: bool,
+    /// Captured requests are taken apart and wrapped anew.
+    pub reformat: bool,
+    /// Conversations get a synthesized answer after each turn.
+    pub synthesized_answers: bool,
+    /// Requests that are drawn from pools; none is the format's own.
+    pub entries: Option<u64>,
+    /// Seed of those draws.
+    pub draw_seed: u64,
 }
 
 impl Spec {
@@ -188,6 +196,7 @@ mod tests {
             system_prompt: Some("be brief".into()),
             template: Some("{}".into()),
             output_tokens: Some(5),
+            media: Some("m".into()),
             synthesis: Some(synthesis),
             multipliers: Some(Multipliers {
                 prefix_len: 1.5,
@@ -199,7 +208,15 @@ mod tests {
             }),
         };
         Spec {
-            reading: Reading { limit: Some(5), skip_bad: true, verbatim_lines: false },
+            reading: Reading {
+                limit: Some(5),
+                skip_bad: true,
+                verbatim_lines: false,
+                reformat: false,
+                synthesized_answers: false,
+                entries: Some(7),
+                draw_seed: 1,
+            },
             shaping: Some(shaping),
             ..Spec::verbatim(Digest([7; 32]), "mooncake_trace")
         }
@@ -245,10 +262,12 @@ mod tests {
         // An option that is none, and a value of another kind, are other values too.
         for path in [
             "/reading/limit",
+            "/reading/entries",
             "/shaping",
             "/shaping/system_prompt",
             "/shaping/template",
             "/shaping/output_tokens",
+            "/shaping/media",
             "/shaping/synthesis",
             "/shaping/synthesis/corpus",
             "/shaping/multipliers",
@@ -279,14 +298,21 @@ mod tests {
         // The patterns name every field, so a new one breaks them and is then looked for in what is hashed; one that were
         // skipped in the writing would be missing there.
         let Spec { layout: _, input: _, format: _, reading, dedup: _, store: _, shaping } = full();
-        let Reading { limit: _, skip_bad: _, verbatim_lines: _ } = reading;
+        let Reading { limit: _, skip_bad: _, verbatim_lines: _, reformat: _, .. } = &reading;
+        let Reading { synthesized_answers: _, entries: _, draw_seed: _, .. } = reading;
         let Some(Shaping { endpoint: _, models: _, streaming: _, legacy_max_tokens: _, server_token_count: _, .. }) =
             &shaping
         else {
             panic!()
         };
         let Some(Shaping {
-            per_chunk_usage: _, extra_inputs: _, system_prompt: _, template: _, output_tokens: _, ..
+            per_chunk_usage: _,
+            extra_inputs: _,
+            system_prompt: _,
+            template: _,
+            output_tokens: _,
+            media: _,
+            ..
         }) = &shaping
         else {
             panic!()
@@ -299,7 +325,7 @@ mod tests {
         let Multipliers { prefix_len: _, prompt_len: _, output_len: _, prefix_roots: _, max_isl: _, max_osl: _ } =
             multipliers;
         let text = String::from_utf8(full().canonical()).unwrap();
-        let names = "layout input format reading limit skip_bad verbatim_lines dedup store shaping endpoint models streaming \
+        let names = "layout input format reading limit skip_bad verbatim_lines reformat synthesized_answers entries draw_seed media dedup store shaping endpoint models streaming \
                      legacy_max_tokens server_token_count per_chunk_usage extra_inputs system_prompt template output_tokens \
                      synthesis recipe tokenizer corpus seed global_blocks block_size derivation separator multipliers \
                      prefix_len prompt_len output_len prefix_roots max_isl max_osl";

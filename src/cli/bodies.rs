@@ -80,6 +80,15 @@ pub struct BodyFlags {
     /// Longest output, tokens
     #[arg(long, value_name = "TOKENS", value_parser = tokens)]
     pub max_osl: Option<u32>,
+    /// What stands between the turns of a conversation: nothing, or synthesized answers
+    #[arg(long, value_name = "HOW", default_value = "none")]
+    pub assistant: AssistantFlag,
+    /// Requests to draw from a random_pool [default: 100]
+    #[arg(long, value_name = "N", value_parser = units::parse_positive_count)]
+    pub entries: Option<u64>,
+    /// Captured requests are taken apart and wrapped anew (sagemaker_data_capture)
+    #[arg(long)]
+    pub reformat: bool,
     /// Which prompts are encoded again to see how many tokens they have
     #[arg(long, value_name = "WHICH", default_value = "sample")]
     pub check_lengths: CheckFlag,
@@ -101,6 +110,15 @@ pub enum DerivationFlag {
     Segments,
     /// As AIPerf 0.13
     Aiperf,
+}
+
+/// `--assistant`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AssistantFlag {
+    /// Authored turns only
+    None,
+    /// Answers of each turn's output_length
+    Synth,
 }
 
 /// `--check-lengths`

@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{
+    bodies::AssistantFlag,
     flags::{CacheUseFlags, DedupFlag, ShapingFlags},
     terminal::{self, ProgressLine},
 };
@@ -58,7 +59,15 @@ pub fn request(
     };
     Ok(BuildRequest {
         format,
-        reading: Reading { limit: shaping.limit, skip_bad: shaping.skip_bad, verbatim_lines: shaping.verbatim_lines },
+        reading: Reading {
+            limit: shaping.limit,
+            skip_bad: shaping.skip_bad,
+            verbatim_lines: shaping.verbatim_lines,
+            reformat: shaping.bodies.reformat,
+            synthesized_answers: shaping.bodies.assistant == AssistantFlag::Synth,
+            entries: shaping.bodies.entries,
+            draw_seed: seed,
+        },
         shaping: shaping.bodies.asked(seed)?,
         dedup: match shaping.dedup {
             DedupFlag::Auto => Dedup::Auto,

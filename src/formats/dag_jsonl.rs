@@ -548,7 +548,10 @@ impl<'a> Player<'_, 'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Format, parse_document, testing::*};
+    use super::super::{
+        Format, parse_document,
+        testing::{Kept, document},
+    };
     use super::*;
 
     fn turn(text: &str, more: &str) -> String {
@@ -673,12 +676,12 @@ mod tests {
                 "f:1: sessions start each other in a circle: a -> b -> a",
             ),
             (
-                line("a", &[fork("c")], "") + &line("b", &[fork("c")], "") + &line("c", &[one.clone()], ""),
+                line("a", &[fork("c")], "") + &line("b", &[fork("c")], "") + &line("c", std::slice::from_ref(&one), ""),
                 "f:2: forks to \"c\", which \"a\" forks to already",
             ),
             (
                 line("a", &[fork("c")], "")
-                    + &line("c", &[one.clone()], r#","context_mode":"message_array_with_responses""#),
+                    + &line("c", std::slice::from_ref(&one), r#","context_mode":"message_array_with_responses""#),
                 "f:1: forks to \"c\", whose context_mode takes no history",
             ),
             (
@@ -686,9 +689,9 @@ mod tests {
                 "f:1: turns[1]: messages[0] is a system message",
             ),
             (
-                line("a", &[one.clone()], r#","pre_session_spawns":["c"]"#)
+                line("a", std::slice::from_ref(&one), r#","pre_session_spawns":["c"]"#)
                     + &line("b", &[fork("c")], "")
-                    + &line("c", &[one.clone()], ""),
+                    + &line("c", std::slice::from_ref(&one), ""),
                 "f:1: pre_session_spawns starts \"c\", which is forked to",
             ),
         ] {
@@ -696,7 +699,7 @@ mod tests {
             assert!(got.contains(want), "{text}\n got {got}\nwant {want}");
         }
         for (text, want) in [
-            (line("a", &[one.clone()], r#","x":1"#), "f:1: unknown key \"x\", expected session_id"),
+            (line("a", std::slice::from_ref(&one), r#","x":1"#), "f:1: unknown key \"x\", expected session_id"),
             (line("a", &[turn("x", r#","temperature":1"#)], ""), "f:1: turns[0]: unknown key \"temperature\""),
             (line("a", &[fork("b"), one.clone()], ""), "f:1: turns[0]: forks to \"b\" before the last turn"),
             (
@@ -706,12 +709,12 @@ mod tests {
             (line("a", &[turn("x", r#","spawns":["b","b"]"#)], ""), "f:1: turns[0]: \"b\" is started twice"),
             (line("a", &[turn("x", r#","max_tokens":true"#)], ""), "f:1: turns[0]: max_tokens is true, expected 0.."),
             (line("a", &[], ""), "f:1: turns is []"),
-            (line("", &[one.clone()], ""), "f:1: no session_id"),
+            (line("", std::slice::from_ref(&one), ""), "f:1: no session_id"),
             (
-                line("a", &[one.clone()], "") + &line("a", &[one.clone()], ""),
+                line("a", std::slice::from_ref(&one), "") + &line("a", std::slice::from_ref(&one), ""),
                 "f:2: session_id is \"a\", which line 1 has",
             ),
-            (line("a", &[one.clone()], r#","rounds":2"#), "f:1: rounds is given for a session with turns"),
+            (line("a", std::slice::from_ref(&one), r#","rounds":2"#), "f:1: rounds is given for a session with turns"),
             ("{\"session_id\":\"a\",\"orchestrator\":true}\n".into(), "f:1: no spawns"),
             (
                 "{\"session_id\":\"a\",\"orchestrator\":true,\"spawns\":[\"b\"],\"think_time_sigma\":1}\n".into(),

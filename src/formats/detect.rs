@@ -62,9 +62,9 @@ fn of_object(input: Input, members: &[(Cow<'_, str>, &[u8])]) -> Format {
     let content = ["text", "texts", "image", "images", "audio", "audios", "video", "videos", "image_uuids"];
     let content = content.into_iter().any(has);
     // `messages` alone is a chat body, and `type` of any other value says nothing.
-    let own = |name: &&str| !matches!(**name, "messages" | "tools" | "type" | "extra") && has(name);
+    let own = |name: &str| !matches!(name, "messages" | "tools" | "type" | "extra") && has(name);
     let sources = ["payload", "text_input", "input_length", "hash_ids", "messages"].into_iter().any(has);
-    if mooncake::NAMES.iter().any(|name| own(&name)) && !chats && (sources || !(turns || content)) {
+    if mooncake::NAMES.iter().any(|name| own(name)) && !chats && (sources || !(turns || content)) {
         return Format::MooncakeTrace;
     }
     if chats {

@@ -107,9 +107,9 @@ impl Format {
         }
     }
 
-    /// Whether a directory's files below its folders are read too.
-    pub const fn recursive(self) -> bool {
-        matches!(self, Self::SagemakerDataCapture)
+    /// Whether records may name local files of media.
+    pub const fn names_files(self) -> bool {
+        matches!(self, Self::SingleTurn | Self::MultiTurn | Self::RandomPool)
     }
 
     /// All of them, in the order in which they are listed for people.
@@ -285,7 +285,7 @@ pub(crate) mod testing {
     use crate::data::record::Record;
 
     /// Owned copies of records, and bad ones as text.
-    #[derive(Default)]
+    #[derive(Debug, Default)]
     pub(crate) struct Kept {
         pub(crate) records: Vec<Record<'static>>,
         pub(crate) bad: Vec<String>,

@@ -47,7 +47,7 @@ pub(super) fn kept(name: &str) -> bool {
 /// Path and query of a URL, or of what is a path already.
 pub(super) fn path_of(url: &str) -> Option<&str> {
     let path = match url.split_once("://") {
-        Some((scheme, rest)) if matches!(scheme, "http" | "https") => {
+        Some(("http" | "https", rest)) => {
             let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
             if at == 0 {
                 return None;

@@ -15,7 +15,7 @@ fn raw(b: &Bench) -> BuildRequest {
 }
 
 fn key_of(request: &BuildRequest, format: Format) -> Key {
-    let shaping = body::resolve(&request.shaping, format).unwrap().map(|(shaping, _)| shaping);
+    let shaping = body::resolve(&request.shaping, format, &request.reading).unwrap().map(|(shaping, _)| shaping);
     spec_of(request, format, Digest([1; 32]), shaping).key()
 }
 
