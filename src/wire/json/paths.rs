@@ -88,10 +88,8 @@ pub(super) enum Place {
     Function,
     Usage,
     UsageDetails,
-    /// `response` of a Responses API event.
-    Response,
-    /// `message` of a Messages API event.
-    Message,
+    /// `response` of a Responses API event, `message` of a Messages API event.
+    Answer,
     /// Top-level `delta` of a Messages API event.
     BlockDelta,
     /// `details` of a generate answer.
@@ -100,7 +98,7 @@ pub(super) enum Place {
     Token,
 }
 
-const PLACES: [Place; 16] = [
+const PLACES: [Place; 15] = [
     Place::Root,
     Place::RootList,
     Place::Top,
@@ -112,8 +110,7 @@ const PLACES: [Place; 16] = [
     Place::Function,
     Place::Usage,
     Place::UsageDetails,
-    Place::Response,
-    Place::Message,
+    Place::Answer,
     Place::BlockDelta,
     Place::Details,
     Place::Token,
@@ -161,7 +158,7 @@ const fn role(place: Place, word: Word) -> Role {
         (Place::Function, Word::Name | Word::Arguments) => Role::Filled(OUTPUT),
         (Place::Usage, word) => usage_role(word),
         (Place::UsageDetails, Word::ReasoningTokens) => Role::Count(Count::Reasoning),
-        (Place::Response | Place::Message, Word::Usage) => Role::Inside(Place::Usage),
+        (Place::Answer, Word::Usage) => Role::Inside(Place::Usage),
         (Place::BlockDelta, Word::Text | Word::PartialJson) => Role::Filled(BLOCK_TEXT),
         (Place::BlockDelta, Word::Thinking) => Role::Filled(BLOCK_THINKING),
         (Place::BlockDelta, Word::StopReason) => Role::Finish,
@@ -201,8 +198,7 @@ const fn top_role(word: Word) -> Role {
         Word::Error => Role::Error,
         Word::Type => Role::Type,
         Word::Delta => Role::Delta,
-        Word::Response => Role::Inside(Place::Response),
-        Word::Message => Role::Inside(Place::Message),
+        Word::Response | Word::Message => Role::Inside(Place::Answer),
         Word::StopReason => Role::Finish,
         Word::Details => Role::Inside(Place::Details),
         Word::GeneratedText => Role::Ended,

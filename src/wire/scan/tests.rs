@@ -94,6 +94,7 @@ fn chat_content_is_what_carries_output() {
     assert_eq!(content(json!({"content": "a", "delta": {"content": "a"}})), NO);
     assert_eq!(content(json!({"x": {"choices": [{"delta": {"content": "a"}}]}})), NO);
     assert_eq!(content(json!({"choices": {"delta": {"content": "a"}}})), NO);
+    assert_eq!(content(json!({"choices": [[{"delta": {"content": "a"}}], [1, {"delta": {"content": "a"}}]]})), NO);
 }
 
 #[test]
@@ -163,6 +164,9 @@ fn errors_are_seen_at_the_top_only() {
         ("event: error\n\n", true),
         ("event: error\nevent: ok\ndata: {}\n\n", false),
         ("event: error\nevent\ndata: {}\n\n", false),
+        ("event: error\nevent:\ndata: {}\n\n", false),
+        ("data: {\"\\u0165rror\":1}\n\n", false),
+        ("data: {\"\\u0065rror\":1}\n\n", true),
         ("event: errors\ndata: {}\n\n", false),
         ("event: terror\ndata: {}\n\n", false),
         ("id: error\ndata: {}\n\n", false),
@@ -274,6 +278,8 @@ fn an_event_that_is_not_json_gives_nothing_but_its_number() {
         let usage = Usage { output: Some(1), ..Usage::default() };
         assert_eq!(told, Told { seen, usage, malformed: 1, ..Told::default() }, "{data}");
     }
+    // A byte that is a digit but for its high bit.
+    assert_eq!(stream(b"data: {\"a\":1\xb2,\"b\":1\xb22222222222222,\"c\":2}\n\n").malformed, 1);
     for data in ["", " ", "1", "-0.5e+7", "null", "\"x\"", "[]", "{ }", "\t{\"a\" : [ 1 , 2 ] }"] {
         let told = stream(format!("data:{data}\n\n").as_bytes());
         assert_eq!((told.seen.events, told.malformed), (1, 0), "{data:?}");
@@ -307,6 +313,11 @@ fn lines_fields_and_comments_are_those_of_the_standard() {
     // A line feed between two lines of data is a blank, and parts what it stands in.
     assert_eq!(stream(b"data: {\"a\":1\ndata: 2}\n\n").malformed, 1);
     assert_eq!(stream(b"data\n\ndata:\n\ndata\ndata\n\nid\n\n").seen.events, 3);
+    // A last line without its end counts as if it had one.
+    assert_eq!((stream(b"data").seen.events, stream(b"dat").seen.events), (1, 0));
+    assert!(stream(b"event: error").error && !stream(b"event: error\nevent").error);
+    // A mark that breaks off is the beginning of a name.
+    assert_eq!(stream(b"\xef\xbbdata: {}\n\n\xefdata: {}\n\ndata: {}\n\n").seen.events, 1);
 }
 
 #[test]
