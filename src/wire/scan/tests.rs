@@ -94,6 +94,7 @@ fn chat_content_is_what_carries_output() {
     assert_eq!(content(json!({"content": "a", "delta": {"content": "a"}})), NO);
     assert_eq!(content(json!({"x": {"choices": [{"delta": {"content": "a"}}]}})), NO);
     assert_eq!(content(json!({"choices": {"delta": {"content": "a"}}})), NO);
+    assert_eq!(content(json!({"choices": [[{}], {"delta": {"content": "a"}}]})), OUTPUT);
     assert_eq!(content(json!({"choices": [[{"delta": {"content": "a"}}], [1, {"delta": {"content": "a"}}]]})), NO);
 }
 
@@ -244,6 +245,8 @@ fn usage_is_read_by_every_name_and_merged_field_by_field() {
     ] {
         assert_eq!(of(&[json!({"usageMetadata": {input: 1, output: 2}})]), usage(Some(1), Some(2), None));
     }
+    let nested = json!({"choices": [[{"delta": {}}], [[{}]]], "details": {"generated_tokens": 3}, "usage": {"prompt_tokens": 1}});
+    assert_eq!(of(&[nested]), usage(Some(1), Some(3), None));
     for value in [
         json!({"prompt_tokens": 1}),
         json!({"choices": [{"usage": {"prompt_tokens": 1}}]}),
