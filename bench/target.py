@@ -97,13 +97,8 @@ def running(command, port):
 @contextlib.contextmanager
 def ringload(args, query, log=None):
     port = free_port()
-    flags = [f"--{k.replace('_', '-')}={v}" for k, v in (pair.split("=", 1) for pair in query.split("&"))]
-    if args.server:
-        full = query + (f"&log={log}" if log else "")
-        command = [part.format(listen=f"127.0.0.1:{port}", query=full) for part in args.server.split()]
-    else:
-        command = [args.binary, "target", "--listen", f"127.0.0.1:{port}", "--threads=1", *flags]
-        command += [f"--log={log}"] if log else []
+    options = query.split("&") + ([f"log={log}"] if log else [])
+    command = [args.binary, "target", "--listen", f"127.0.0.1:{port}", "threads=1", *options]
     with running(command, port) as server:
         yield server, port
 
@@ -217,6 +212,9 @@ def stream_lateness(args, streams, tokens, itl_ms, folder):
         used, wall = cpu_ns(server.pid) - before, time.monotonic() - begin
         for s, _ in socks.values():
             s.close()
+        end = time.monotonic() + 10
+        while log.read_text().count("\n") <= streams and time.monotonic() < end:
+            time.sleep(0.05)
     offset = statistics.median(time.time_ns() - time.monotonic_ns() for _ in range(101))
     late = []
     for line in log.read_text().splitlines()[1:]:
@@ -243,7 +241,6 @@ def show_lateness(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=str(ROOT / "target/release/ringload"))
-    parser.add_argument("--server", help="another way to start it, with {listen} and {query} filled in")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--only", choices=["cost", "lateness"])

@@ -5,7 +5,7 @@
 //! hand-written epoll loop ([`serve`], [`conn`]); event streams run on tokio-uring ([`stream`]). Requests are parsed strictly
 //! ([`request`]): what is not HTTP/1.1 gets a 4xx or 5xx of the target's own and a close. No byte of a client can make it panic.
 //!
-//! The options are the same in a query (`builtin:?mode=sse&ttft=20ms`) and as flags (`--mode sse --ttft 20ms`):
+//! The options are the same in a query (`builtin:?mode=sse&ttft=20ms`) and as arguments (`ringload target mode=sse ttft=20ms`):
 //!
 //! | option | value | default | does |
 //! | --- | --- | --- | --- |
@@ -30,6 +30,9 @@
 //! `Content-Length`; it answers 200 and `{"ok":true}`, or 422 and both sides; a request without a digest is answered 200 and
 //! not counted as verified. A stream starts with its head and a role event at once, so that a client that takes the first
 //! event for the first token shows; the finish reason, the usage and `[DONE]` come with the last content event.
+//!
+//! What the target says of its own lateness ([`TargetCounts`]) is from the due time to the moment when the kernel had taken
+//! the bytes: a client that does not read makes events late, and that shows there too.
 //!
 //! Must not import: engine, report, cli.
 

@@ -1,4 +1,4 @@
-//! What the target is asked to do: the options of `builtin:?...` and of the flags of `ringload target`, one table for both.
+//! What the target is asked to do: the options of `builtin:?...` and of `ringload target`, one table for both.
 //!
 //! Owns the names, the values, the defaults and the rules about what goes together; knows nothing of sockets.
 
@@ -112,7 +112,7 @@ pub struct Options {
 /// An option: its name, what its value looks like, its default and what it does. One table for help, flags and the nearest name.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// Name in a query; `--name` as a flag.
+    /// Name in a query or argument.
     pub name: &'static str,
     /// Shape of the value.
     pub value: &'static str,
@@ -212,7 +212,7 @@ impl Options {
         Ok(options)
     }
 
-    /// From pairs of names and values, as flags give them; `-` and `_` in names are the same.
+    /// From pairs of names and values; `-` and `_` in names are the same.
     pub fn from_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self> {
         let mut options = Self::default();
         for (name, value) in pairs {
