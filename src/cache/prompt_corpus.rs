@@ -1,7 +1,7 @@
 //! The text that prompts are cut from when the user gives none: generated, ASCII, the same on every machine.
 //!
 //! Common English words in sentences, with the numbers, names, code-like words and punctuation that bring a token to about 4.4
-//! bytes for byte-pair tokenizers of 65k and 128k entries (4.50 and 4.28 measured, with the two that `bench/dataset` takes). Nothing in it needs escaping
+//! bytes for byte-pair tokenizers of 65k and 128k entries (4.50 and 4.28 measured). Nothing in it needs escaping
 //! in JSON. A change of one byte here changes every prompt: it goes with a new [`super::prompt::RECIPE`].
 
 /// Bytes of the text.

@@ -170,7 +170,7 @@ pub struct LoadFlags {
     /// Longest wait for those in flight after the stop; then they are cut
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::parse_duration)]
     pub drain: u64,
-    /// End the run when so many, or so many percent, failed
+    /// End the run when so many failed, or such a share (which counts once 100 have ended)
     #[arg(long, value_name = "N|P%", value_parser = parse_max_errors)]
     pub max_errors: Option<crate::data::plan::MaxErrors>,
     /// How a worker waits for the next due time: hybrid spins for the last 50 us
@@ -641,8 +641,7 @@ choice! {
     /// `--reuse`.
     ReuseFlag { /// As long as both sides allow
     KeepAlive, /// A connection a request
-    Never, /// A connection a session
-    Session }
+    Never }
 }
 choice! {
     /// `--stream`.

@@ -20,7 +20,10 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches};
 
-use crate::data::{Error, Result};
+use crate::{
+    data::{Error, Result},
+    sys::signal,
+};
 use flags::{Cli, Command};
 
 /// Runs the command line to its exit status.
@@ -40,6 +43,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match call(cli.command) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
+            // Whoever was interrupted in the middle of something does not know by which signal.
+            let error = match (error, signal::asked()) {
+                (Error::Interrupted, Some(signal::Asked::Terminate)) => Error::Terminated,
+                (error, _) => error,
+            };
             terminal::say_error(&error);
             ExitCode::from(error.exit_code())
         }

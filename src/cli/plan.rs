@@ -190,7 +190,7 @@ pub fn plan(flags: &RunFlags, targets: Vec<Target>, sent: Sent, placement: &Plac
     let (concurrency, connections) = slots(load, open_loop)?;
     let mut cores = placement.workers.clone();
     // A worker without a slot would only wait.
-    cores.truncate((connections as usize).max(1));
+    cores.truncate((connections.min(concurrency) as usize).max(1));
     let goodput = goodput(flags)?;
     let shared_core = placement.workers.len() > 1 && has_duplicates(&placement.workers)
         || placement.server.iter().any(|s| placement.workers.contains(s));
@@ -219,7 +219,6 @@ pub fn plan(flags: &RunFlags, targets: Vec<Target>, sent: Sent, placement: &Plac
         reuse: match flags.request.reuse {
             ReuseFlag::KeepAlive => Reuse::KeepAlive,
             ReuseFlag::Never => Reuse::Never,
-            ReuseFlag::Session => Reuse::Session,
         },
         send: match flags.request.send {
             SendFlag::Auto => SendPath::Auto,

@@ -84,7 +84,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The disk is full. Exit 3.
-    #[error("no space left on the device of {}; free some, or choose another --cache-dir", .path.display())]
+    #[error("no space left on the device of {}; free some, or choose another folder (--cache-dir, -o)", .path.display())]
     NoSpace {
         /// The file or folder that was written to.
         path: PathBuf,

@@ -434,6 +434,9 @@ impl<I: Io> Worker<'_, I> {
             }
         } else if c.carried > 0 || c.interim > 0 {
             self.fail(conn, ErrorClass::Truncated, "closed inside the response head", now);
+        } else if c.has(flag::SEND_FAILED) {
+            // The send took the socket's error, so the receive sees a plain end.
+            self.lost(conn, ErrorClass::Reset, "the connection was reset while sending", now);
         } else {
             self.lost(conn, ErrorClass::NoResponse, "closed without a response", now);
         }
@@ -501,13 +504,14 @@ impl<I: Io> Worker<'_, I> {
         if !streamed {
             return Outcome::Succeeded;
         }
+        let llm = self.shared.view.flags(self.conns[conn.index()].record).llm();
         let stream = &self.streams[conn.index()];
         let scan = &stream.scan;
         if scan.error() {
             Outcome::Failed(ErrorClass::StreamError)
         } else if scan.events() == 0 {
             Outcome::Failed(ErrorClass::StreamEmpty)
-        } else if stream.content_events > 0 && !scan.finished() && !self.shared.plan.stream_end_any {
+        } else if (stream.content_events > 0 || llm) && !scan.finished() && !self.shared.plan.stream_end_any {
             Outcome::Failed(ErrorClass::StreamIncomplete)
         } else {
             Outcome::Succeeded
@@ -548,6 +552,7 @@ impl<I: Io> Worker<'_, I> {
                 self.counts.succeeded += 1;
                 self.shared.live[self.index].latency(done.since(row.start));
             }
+            Outcome::Failed(_) if row.has(Row::WARMUP) => {}
             Outcome::Failed(_) => self.counts.failed += 1,
             Outcome::Cut => {}
         }
@@ -573,7 +578,7 @@ impl<I: Io> Worker<'_, I> {
             record: c.record.0,
             session: view.session(c.record),
             turn: view.turn(c.record),
-            instance: (trip.unit / u64::from(view.records().max(1))) as u32,
+            instance: (trip.unit / self.shared.roots.max(1)) as u32,
             connection: conn.0,
             connection_use: trip.uses,
             input_tokens: view.input_tokens(c.record).unwrap_or(NONE_U32),

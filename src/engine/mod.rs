@@ -30,8 +30,8 @@ use worker::{Heads, SendRule, Shared, Worker};
 use crate::{
     cache::View,
     data::{
-        Error, Nanos, Result, WorkerId, limits,
-        plan::{MaxErrors, Plan, Shape},
+        Error, Nanos, RecordId, Result, WorkerId, limits,
+        plan::{MaxErrors, Plan, Shape, Warmup},
         results::{EndedBy, RunResult, WorkerResult},
     },
     pace::{Agenda, Edges, Graph, Place, Roots},
@@ -76,6 +76,7 @@ pub fn run(plan: Plan, view: Arc<View>, rows: Option<&Path>, observe: &mut dyn F
         addresses: set_up.addresses.clone(),
         control: Control::default(),
         live: (0..workers).map(|_| Live::default()).collect(),
+        roots: set_up.roots.count(),
         clock: Clock::start(),
         view,
         plan,
@@ -102,6 +103,9 @@ pub fn run(plan: Plan, view: Arc<View>, rows: Option<&Path>, observe: &mut dyn F
         let mut first_error = None;
         for refused in readies.iter().take(workers).filter_map(Result::err) {
             first_error.get_or_insert(refused);
+        }
+        if signal::asked().is_some() {
+            shared.control.halt(Halt::Drain);
         }
         gate.abort.store(first_error.is_some(), Ordering::Relaxed);
         gate.start.store(shared.clock.now().plus(LEAD_NS).0, Ordering::Relaxed);
@@ -137,15 +141,29 @@ struct SetUp {
 
 impl SetUp {
     fn new(plan: &Plan, view: &View) -> Result<Self> {
-        let place = |r| Place { predecessors: view.predecessors(r).len(), due_ns: view.due_ns(r) };
+        let window = Window::new(plan, view);
+        let place = |r: RecordId| Place {
+            inside: window.holds(r.0),
+            predecessors: view.predecessors(r).iter().filter(|&&p| window.holds(p)).count(),
+            due_ns: view.due_ns(r),
+        };
         let roots = Arc::new(Roots::new(view.records(), place, !view.is_flat(), &plan.shape)?);
+        if roots.timed() && roots.period_ns() == 0 && plan.stop.passes != Some(1) {
+            return Err(Error::usage(
+                "--repeat with --schedule: all first turns are due at one time, so a pass takes no time; give a rate with -R",
+            ));
+        }
         let edges = |r| Edges {
             predecessors: view.predecessors(r),
             successors: view.successors(r),
             delay_ns: view.delay_ns(r).unwrap_or(0),
             due_ns: view.due_ns(r),
         };
-        let graph = if view.is_flat() { None } else { Graph::new(view.records(), edges, plan)?.map(Arc::new) };
+        let graph = if view.is_flat() {
+            None
+        } else {
+            Graph::new(view.records(), edges, |r| window.holds(r), plan)?.map(Arc::new)
+        };
         let mut addresses = Vec::new();
         let mut base = 0u16;
         for target in &plan.targets {
@@ -157,6 +175,30 @@ impl SetUp {
             base = base.checked_add(count).ok_or_else(|| Error::usage("more than 65,535 addresses"))?;
         }
         Ok(Self { roots, graph, addresses })
+    }
+}
+
+/// Which records a window of the schedule holds; a later turn without a time of its own goes with those before it.
+struct Window(Option<Vec<bool>>);
+
+impl Window {
+    fn new(plan: &Plan, view: &View) -> Self {
+        let Shape::Schedule { from_ns, to_ns, .. } = plan.shape else { return Self(None) };
+        if from_ns == 0 && to_ns == u64::MAX {
+            return Self(None);
+        }
+        let mut inside = vec![true; view.records() as usize];
+        for r in view.ids() {
+            inside[r.index()] = match view.due_ns(r) {
+                Some(due) => (from_ns..=to_ns).contains(&due),
+                None => view.predecessors(r).iter().all(|&p| p >= r.0 || inside[p as usize]),
+            };
+        }
+        Self(Some(inside))
+    }
+
+    fn holds(&self, record: u32) -> bool {
+        self.0.as_ref().is_none_or(|inside| inside[record as usize])
     }
 }
 
@@ -188,6 +230,7 @@ struct Ended {
     by: EndedBy,
     measured_from_ns: Option<u64>,
     stop_ns: Option<u64>,
+    end: Nanos,
     notes: Vec<String>,
 }
 
@@ -217,14 +260,15 @@ fn work(
     if gate.abort.load(Ordering::Relaxed) {
         return Ok(None);
     }
+    let mut notes = notes;
     worker.run(Nanos(gate.start.load(Ordering::Relaxed)))?;
     if let Some(error) = worker.rows.as_ref().and_then(|rows| rows.failed()) {
-        let kind = std::io::Error::from(error.kind());
-        return Err(Error::file("cannot write rows to", rows.unwrap_or(Path::new(".")), kind));
+        notes.push(format!("rows of worker {index} are not whole: {error}"));
     }
     let stop_ns = worker.agenda.stop_ns();
+    let end = worker.ended_at;
     let (result, by, measured_from_ns) = worker.into_result();
-    Ok(Some(Ended { result, by, measured_from_ns, stop_ns, notes }))
+    Ok(Some(Ended { result, by, measured_from_ns, stop_ns, end, notes }))
 }
 
 /// Pins the thread, takes all memory, opens connections.
@@ -241,7 +285,8 @@ fn make<'a>(
     }
     let workers = plan.workers();
     let share = |n: u32| Plan::share(u64::from(n), index, workers) as u32;
-    let connections = share(plan.connections.min(plan.concurrency)).max(1);
+    let connections = share(plan.connections).max(1);
+    let slots = share(plan.concurrency).clamp(1, connections);
     let head_max = shared.heads.bytes_max();
     let room = (COPY_ROOM_TOTAL / connections as usize).min(limits::COPY_BYTES_MAX);
     let config = RingConfig {
@@ -255,10 +300,11 @@ fn make<'a>(
     let notes = ring.notes().to_vec();
     let local = plan.targets.iter().all(|t| t.local);
     let rule = SendRule::new(plan.send, local, ring.zero_copy(), config.head_bytes - head_max);
-    let agenda = Agenda::new(plan, set_up.roots.clone(), set_up.graph.clone(), index, workers, connections)?;
+    let agenda = Agenda::new(plan, set_up.roots.clone(), set_up.graph.clone(), index, workers, slots)?;
     let rows =
         rows.map(|folder| rows::RowWriter::create(folder, WorkerId(index as u16), anchor_unix_ns)).transpose()?;
     let mut worker = Worker::new(shared, ring, index, agenda, rule, connections, rows)?;
+    worker.slots_max = slots;
     worker.tally.result.connections.asked = u64::from(share(plan.connections));
     if plan.preconnect {
         worker.preconnect(preconnects(plan, set_up, connections, workers))?;
@@ -325,19 +371,18 @@ fn gather(ended: Vec<Ended>, shared: &Shared, start: Nanos, started_unix_ns: u64
     let measured_from = start.plus(ended.iter().filter_map(|e| e.measured_from_ns).min().unwrap_or(0));
     let last_done = ended.iter().filter_map(|e| e.result.last_done.get()).max();
     let last_start = ended.iter().filter_map(|e| e.result.last_start.get()).max();
-    let by = reason(shared, &ended);
+    let mut by = reason(shared, &ended);
     let stop = ended.iter().filter_map(|e| e.stop_ns).max().map(|ns| start.plus(ns));
-    let last_done = last_done.map(Nanos).or(stop).unwrap_or(measured_from);
+    let end = ended.iter().map(|e| e.end).max().unwrap_or(measured_from);
+    let last_done = last_done.map_or(end, Nanos);
     let duration_ns = last_done.since(measured_from);
     let issue_window_ns = match (&shared.plan.shape, by, stop) {
         (Shape::Closed, ..) => duration_ns,
-        (_, EndedBy::Duration, Some(stop)) => stop.since(measured_from),
-        // To the last start and one mean gap on: n arrivals at a rate take n gaps.
-        _ => {
-            let issued: u64 = ended.iter().map(|e| e.result.buckets.issued).sum();
-            let to_last = last_start.map_or(0, |t| Nanos(t).since(measured_from));
-            to_last + to_last / issued.saturating_sub(1).max(1)
+        // The overdue may start after the stop, within the drain: then the window reaches to the last of them.
+        (_, EndedBy::Requests | EndedBy::Dataset, _) | (.., None) => {
+            last_start.map_or(0, |t| Nanos(t).since(measured_from))
         }
+        (_, _, Some(stop)) => stop.max(last_start.map_or(stop, Nanos)).min(end.max(stop)).since(measured_from),
     };
     let mut notes: Vec<String> = Vec::new();
     for note in ended.iter().flat_map(|e| &e.notes) {
@@ -348,6 +393,15 @@ fn gather(ended: Vec<Ended>, shared: &Shared, start: Nanos, started_unix_ns: u64
     let workers: Vec<WorkerResult> = ended.into_iter().map(|e| e.result).collect();
     for w in &workers {
         assert!(w.buckets.add_up(), "worker {}: {:?} do not add up", w.worker, w.buckets);
+    }
+    let issued: u64 = workers.iter().map(|w| w.buckets.scheduled).sum();
+    if issued == 0 && shared.plan.warmup != Warmup::None {
+        notes.push("nothing was measured: the warm-up took every request; make it shorter, or the run longer".into());
+    }
+    if shared.view.changed() {
+        notes
+            .push("the entry's files were changed under the run: bodies may have been others than those stored".into());
+        by = EndedBy::Error;
     }
     let begun_ns = measured_from.since(Nanos::ZERO);
     RunResult {

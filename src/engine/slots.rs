@@ -24,7 +24,21 @@ impl<I: Io> Worker<'_, I> {
     /// True when a request could be started: a slot is idle, or one could be opened.
     #[inline]
     pub(super) fn any_slot(&mut self) -> bool {
-        !self.closed.is_empty() || (0..self.idle.len()).any(|target| self.has_idle(target))
+        let target = self.next_target as usize;
+        if self.has_idle(target) || !self.closed.is_empty() {
+            return true;
+        }
+        // Each target gets its turn: an idle connection of another one makes room, and its slot is free once it is closed.
+        for other in (0..self.idle.len()).filter(|&other| other != target) {
+            if self.has_idle(other)
+                && let Some(slot) = self.idle[other].pop()
+            {
+                self.conns[slot as usize].clear(flag::LISTED);
+                self.begin_close(ConnId(slot));
+                break;
+            }
+        }
+        !self.closed.is_empty()
     }
 
     /// True when a target has an idle slot; drops from its ring what is idle no more.
@@ -40,21 +54,14 @@ impl<I: Io> Worker<'_, I> {
         false
     }
 
-    /// Takes a slot for the next request: of the target whose turn it is, or of the next one that has a free slot. An idle
-    /// connection goes before a new one.
+    /// Takes a slot for the next request, which goes to the target whose turn it is. An idle connection goes before a new one.
     #[inline]
     pub(super) fn take_slot(&mut self) -> Option<(ConnId, u16)> {
-        let targets = self.idle.len();
-        for step in 0..targets {
-            let target = (self.next_target as usize + step) % targets;
-            let slot = if self.has_idle(target) { self.idle[target].pop() } else { self.closed.pop() };
-            if let Some(slot) = slot {
-                self.conns[slot as usize].clear(flag::LISTED);
-                self.next_target = ((target + 1) % targets) as u16;
-                return Some((ConnId(slot), target as u16));
-            }
-        }
-        None
+        let target = self.next_target as usize;
+        let slot = if self.has_idle(target) { self.idle[target].pop() } else { self.closed.pop() }?;
+        self.conns[slot as usize].clear(flag::LISTED);
+        self.next_target = ((target + 1) % self.idle.len()) as u16;
+        Some((ConnId(slot), target as u16))
     }
 
     /// Opens a slot's connection to a target, at the address that answered last.
@@ -208,11 +215,8 @@ impl<I: Io> Worker<'_, I> {
         let t = &self.shared.plan.timeouts;
         let c = &self.conns[conn.index()];
         let whole = c.start.plus(t.request_ns);
-        if !self.trips[conn.index()].last_byte.is_some() {
-            whole.min(c.start.plus(t.first_byte_ns))
-        } else {
-            whole.min(now.plus(t.idle_ns))
-        }
+        // The first byte of the final response counts: an interim one is no answer.
+        if !c.first_byte.is_some() { whole.min(c.start.plus(t.first_byte_ns)) } else { whole.min(now.plus(t.idle_ns)) }
     }
 
     /// Ends what has outlived its deadline, and finds the next time to look.
@@ -243,10 +247,9 @@ impl<I: Io> Worker<'_, I> {
             }
             State::Busy if c.has(flag::ANSWERED) => self.answered(conn, true, now),
             State::Busy => {
-                let last = self.trips[conn.index()].last_byte;
                 let class = if c.start.plus(t.request_ns) <= now {
                     ErrorClass::RequestTimeout
-                } else if last.is_some() {
+                } else if c.first_byte.is_some() {
                     ErrorClass::IdleTimeout
                 } else {
                     ErrorClass::FirstByteTimeout
@@ -255,6 +258,21 @@ impl<I: Io> Worker<'_, I> {
             }
             State::Closed | State::Idle | State::Closing => {}
         }
+    }
+
+    /// Counts a request as missed that still waits for its connection: nothing of it was handed to the kernel.
+    fn miss_waiting(&mut self, conn: ConnId, now: Nanos) {
+        let c = &mut self.conns[conn.index()];
+        let (record, instance, warmup) = (c.record, c.instance, c.has(flag::WARMUP));
+        c.clear(flag::WAITED | flag::OF_REQUEST);
+        self.counts.in_flight -= 1;
+        self.counts.issued -= 1;
+        self.counts.missed += 1;
+        if !warmup {
+            self.tally.result.buckets.scheduled += 1;
+            self.tally.result.buckets.missed += 1;
+        }
+        self.agenda.ended(record, instance, false, now.since(self.start));
     }
 
     /// Cuts every request in flight.
@@ -269,7 +287,7 @@ impl<I: Io> Worker<'_, I> {
                     self.begin_close(conn);
                 }
                 State::Connecting if c.has(flag::WAITED) => {
-                    self.end_request(conn, Outcome::Cut, "", now);
+                    self.miss_waiting(conn, now);
                     self.begin_close(conn);
                 }
                 _ => {}

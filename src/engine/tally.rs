@@ -166,8 +166,11 @@ impl Tally {
     fn count_failure(&mut self, row: &Row, class: ErrorClass, evidence: Evidence<'_>) {
         self.result.buckets.failed += 1;
         self.result.errors[class as usize] += 1;
+        let unsent = !row.start.is_some();
         if let Some(slice) = self.slice(row.done) {
             slice.failed += 1;
+            // A connection that failed on the request's behalf: it counts as issued when it failed.
+            slice.issued += u64::from(unsent);
         }
         if !self.wants_sample(class) {
             return;

@@ -24,6 +24,7 @@ use crate::{
         clock::Clock,
         cpu,
         ring::{Completion, Copying, Op},
+        signal,
     },
     wire::{request::HeadTemplate, scan::Scan},
 };
@@ -46,6 +47,8 @@ pub(super) struct Shared {
     pub addresses: Vec<(u16, u16)>,
     pub control: Control,
     pub live: Vec<Live>,
+    /// Roots of a pass.
+    pub roots: u64,
     pub clock: Clock,
 }
 
@@ -117,6 +120,8 @@ pub(super) struct Worker<'a, I: Io> {
     /// Time spent spinning for a due time, nanoseconds.
     pub spun_ns: u64,
     pub ended: Option<EndedBy>,
+    /// When the loop was left.
+    pub ended_at: Nanos,
     pub pending: Box<[Completion]>,
     pub rows: Option<super::rows::RowWriter>,
 }
@@ -169,6 +174,7 @@ impl<'a, I: Io> Worker<'a, I> {
             turn_began: Nanos::ZERO,
             spun_ns: 0,
             ended: None,
+            ended_at: Nanos::ZERO,
             pending: vec![blank; limits::COMPLETIONS_PER_TURN].into(),
             rows,
             shared,
@@ -198,7 +204,7 @@ impl<'a, I: Io> Worker<'a, I> {
             opening =
                 self.conns.iter().filter(|c| matches!(c.state, State::Connecting | State::Closing)).count() as u32;
             let all = begun >= wanted || self.closed.is_empty();
-            if (all && opening == 0) || now >= until || self.shared.control.asked().is_some() {
+            if (all && opening == 0) || now >= until || signal::asked().is_some() {
                 return Ok(());
             }
         }
@@ -237,6 +243,7 @@ impl<'a, I: Io> Worker<'a, I> {
             }
         }
         drop(quiet);
+        self.ended_at = self.shared.clock.now();
         self.finish();
         self.cost(usage, start);
         Ok(())
@@ -261,6 +268,7 @@ impl<'a, I: Io> Worker<'a, I> {
     #[inline]
     fn start_due(&mut self, now: Nanos) -> Pick {
         if let Some(how) = self.shared.control.asked() {
+            self.agenda.stop(now.since(self.start));
             self.agenda.shut(now.since(self.start));
             self.ended.get_or_insert(EndedBy::Interrupt);
             if how == Halt::Now {
@@ -270,7 +278,10 @@ impl<'a, I: Io> Worker<'a, I> {
         let offset = now.since(self.start);
         let mut begun = 0;
         loop {
-            let slot_free = begun < limits::STARTS_PER_TURN && self.slot_free();
+            if begun >= limits::STARTS_PER_TURN {
+                return Pick::At(0);
+            }
+            let slot_free = self.slot_free();
             let pick = self.agenda.pick(offset, slot_free);
             match pick {
                 Pick::Start(work) => {
@@ -287,7 +298,7 @@ impl<'a, I: Io> Worker<'a, I> {
                     if self.ended.is_none() && self.agenda.stop_ns().is_some_and(|stop| offset >= stop) {
                         self.ended = Some(EndedBy::Duration);
                     }
-                    return if begun >= limits::STARTS_PER_TURN { Pick::At(0) } else { pick };
+                    return pick;
                 }
             }
         }
@@ -350,7 +361,9 @@ impl<'a, I: Io> Worker<'a, I> {
         let trip = &mut self.trips[conn.index()];
         trip.head_bytes = head as u32;
         trip.total_bytes = head as u64 + body;
-        if let Some(slice) = self.tally.slice(now) {
+        if !self.conns[conn.index()].has(flag::WARMUP)
+            && let Some(slice) = self.tally.slice(now)
+        {
             slice.issued += 1;
             slice.body_bytes += body;
         }

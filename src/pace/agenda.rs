@@ -16,6 +16,9 @@ use crate::data::{
 /// Later turns whose delay runs at the same time, for which memory is taken at set-up, at most: 24 MiB a worker.
 pub const LATER_RESERVED: usize = 1 << 20;
 
+/// How late a start is still no late start: twice what a busy turn of the loop takes.
+const LATE_NS: u64 = 10_000_000;
+
 /// No session instance: the record stands alone.
 pub const ALONE: u32 = u32::MAX;
 
@@ -101,6 +104,8 @@ pub struct Agenda {
     stop_on_failure: bool,
     missed: u64,
     shut: bool,
+    /// Time, and not the end of the dataset, said that nothing more is scheduled.
+    out_of_time: bool,
 }
 
 impl Agenda {
@@ -153,6 +158,7 @@ impl Agenda {
             stop_on_failure: plan.stop_session_on_failure,
             missed: 0,
             shut: false,
+            out_of_time: false,
             graph,
         };
         if warm_left == 0 {
@@ -207,12 +213,13 @@ impl Agenda {
             }
             let due = self.source.arrival_ns();
             if due >= self.stop_ns {
+                self.out_of_time = true;
                 return Pick::Done;
             }
             if due > now_ns {
                 return Pick::At(due);
             }
-            if !slot_free {
+            if !slot_free || self.too_late(due, now_ns) {
                 if self.catch_up == CatchUp::On {
                     return Pick::Wait;
                 }
@@ -248,12 +255,13 @@ impl Agenda {
                 return if self.live == 0 { Pick::Done } else { Pick::Wait };
             }
             if due >= self.stop_ns {
+                self.out_of_time = true;
                 return Pick::Done;
             }
             if due > now_ns {
                 return Pick::At(due);
             }
-            if slot_free {
+            if slot_free && !self.too_late(due, now_ns) {
                 let work = if later_ns <= root_ns {
                     self.start_later(now_ns, due)
                 } else {
@@ -273,6 +281,12 @@ impl Agenda {
                 return Pick::Done;
             }
         }
+    }
+
+    /// Without catching up, what is overdue by more than a moment is missed, even when a slot is free by now.
+    #[inline]
+    fn too_late(&self, due_ns: u64, now_ns: u64) -> bool {
+        self.catch_up == CatchUp::Off && now_ns - due_ns > LATE_NS
     }
 
     /// Due time of the next later turn.
@@ -354,7 +368,9 @@ impl Agenda {
             }
             self.instances[instance as usize].live += 1;
             self.order += 1;
-            let later = Later { due_ns: graph.due_ns(next_id, end_ns), order: self.order, record: next, instance };
+            let pass_ns = self.source.pass_ns(self.instances[instance as usize].unit);
+            let due_ns = graph.due_ns(next_id, end_ns, pass_ns);
+            let later = Later { due_ns, order: self.order, record: next, instance };
             self.later.push(Reverse(later));
         }
     }
@@ -403,7 +419,8 @@ impl Agenda {
         if std::mem::replace(&mut self.shut, true) || self.kind == Kind::Closed {
             return;
         }
-        let end_ns = self.stop_ns.min(now_ns.saturating_add(1));
+        // What came due within the last moment had no turn yet: an interrupt leaves it unscheduled, not missed.
+        let end_ns = self.stop_ns.min(now_ns.saturating_sub(LATE_NS));
         while self.budget > 0 {
             let root_ns = match self.source.next_root() {
                 Next::At(due) => due,
@@ -424,9 +441,7 @@ impl Agenda {
     pub fn ended_by(&self, now_ns: u64) -> EndedBy {
         if self.budget == 0 {
             EndedBy::Requests
-        } else if now_ns >= self.stop_ns
-            || (self.kind != Kind::Closed && self.stop_ns != u64::MAX && self.source.has_roots())
-        {
+        } else if now_ns >= self.stop_ns || self.out_of_time {
             EndedBy::Duration
         } else {
             EndedBy::Dataset
@@ -471,7 +486,8 @@ mod tests {
     }
 
     fn alone(records: u32, plan: &Plan, slots: u32) -> Agenda {
-        let roots = Roots::new(records, |_| Place { predecessors: 0, due_ns: None }, false, &plan.shape).unwrap();
+        let roots =
+            Roots::new(records, |_| Place { inside: true, predecessors: 0, due_ns: None }, false, &plan.shape).unwrap();
         Agenda::new(plan, Arc::new(roots), None, 0, 1, slots).unwrap()
     }
 
@@ -493,8 +509,8 @@ mod tests {
             delay_ns,
             due_ns: Some(0),
         };
-        let graph = Graph::new(records, edge, plan).unwrap().map(Arc::new);
-        let place = |r: RecordId| Place { predecessors: predecessors[r.index()].len(), due_ns: Some(0) };
+        let graph = Graph::new(records, edge, |_| true, plan).unwrap().map(Arc::new);
+        let place = |r: RecordId| Place { inside: true, predecessors: predecessors[r.index()].len(), due_ns: Some(0) };
         let roots = Roots::new(records, place, true, &plan.shape).unwrap();
         Agenda::new(plan, Arc::new(roots), graph, 0, 1, slots).unwrap()
     }
@@ -610,7 +626,7 @@ mod tests {
             successors: &successors[r.index()],
             ..Edges::default()
         };
-        assert!(Graph::new(3, edge, &plan).unwrap_err().to_string().contains("two separate graphs"));
+        assert!(Graph::new(3, edge, |_| true, &plan).unwrap_err().to_string().contains("two separate graphs"));
     }
 
     proptest! {

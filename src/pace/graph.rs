@@ -38,10 +38,16 @@ pub struct Edges<'a> {
 }
 
 impl Graph {
-    /// The graph of `records` records under a plan; none when no record has a successor.
+    /// The graph of `records` records under a plan, as far as they are `inside` the played window; none when no record has a
+    /// successor.
     ///
     /// Errors: a record that waits for records of two roots, which would belong to two instances at once.
-    pub fn new<'a>(records: u32, edges: impl Fn(RecordId) -> Edges<'a>, plan: &Plan) -> Result<Option<Self>> {
+    pub fn new<'a>(
+        records: u32,
+        edges: impl Fn(RecordId) -> Edges<'a>,
+        inside: impl Fn(u32) -> bool,
+        plan: &Plan,
+    ) -> Result<Option<Self>> {
         let n = records as usize;
         let mut graph = Self { first: vec![0; n + 1].into(), predecessors: vec![0; n].into(), ..Self::default() };
         let mut successors = Vec::new();
@@ -49,9 +55,12 @@ impl Graph {
         let mut not_before_ns = vec![0u64; n];
         for r in 0..n {
             let e = edges(RecordId(r as u32));
-            successors.extend_from_slice(e.successors);
+            if inside(r as u32) {
+                successors.extend(e.successors.iter().copied().filter(|&s| inside(s)));
+            }
             graph.first[r + 1] = successors.len() as u32;
-            graph.predecessors[r] = e.predecessors.len().min(u16::MAX as usize) as u16;
+            let before = e.predecessors.iter().filter(|&&p| inside(p)).count();
+            graph.predecessors[r] = before.min(u16::MAX as usize) as u16;
             if !e.predecessors.is_empty() {
                 delay_ns[r] = wait_ns(e.delay_ns, plan);
                 not_before_ns[r] = e.due_ns.map_or(0, |due| own_time_ns(due, plan));
@@ -121,11 +130,12 @@ impl Graph {
         self.predecessors[record.index()]
     }
 
-    /// When a record is due whose last predecessor ended at `end_ns` from the start.
+    /// When a record is due whose last predecessor ended at `end_ns` from the start, in a pass that began at `pass_ns`.
     #[inline]
-    pub fn due_ns(&self, record: RecordId, end_ns: u64) -> u64 {
+    pub fn due_ns(&self, record: RecordId, end_ns: u64, pass_ns: u64) -> u64 {
         let delay = self.delay_ns.get(record.index()).copied().unwrap_or(0);
         let not_before = self.not_before_ns.get(record.index()).copied().unwrap_or(0);
+        let not_before = if not_before > 0 { not_before.saturating_add(pass_ns) } else { 0 };
         end_ns.saturating_add(delay).max(not_before)
     }
 

@@ -1,6 +1,6 @@
 //! The records that may start on their own, in the order in which they are due.
 
-use crate::data::{Error, RecordId, Result, limits, plan::Shape};
+use crate::data::{Error, RecordId, Result, limits, plan::Shape, units::show_duration};
 
 /// Roots of a run: single records, first turns, graph roots. Read-only after start-up, shared by all workers.
 #[derive(Clone, Debug)]
@@ -17,7 +17,9 @@ pub struct Roots {
 /// What a record says about its place in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// How many records must be answered before it.
+    /// False for a record outside the played window.
+    pub inside: bool,
+    /// How many records of the window must be answered before it.
     pub predecessors: usize,
     /// Its time in the trace, nanoseconds from the trace's first.
     pub due_ns: Option<u64>,
@@ -32,21 +34,33 @@ impl Roots {
         match shape {
             Shape::Schedule { speedup, from_ns, to_ns, max_gap_ns } => {
                 let mut timed = Vec::new();
+                let (mut last, mut span) = (0, 0);
                 for r in 0..records {
                     let place = place(RecordId(r));
+                    span = span.max(place.due_ns.unwrap_or(0));
+                    if !place.inside {
+                        continue;
+                    }
+                    last = last.max(place.due_ns.unwrap_or(0));
                     if place.predecessors > 0 {
                         continue;
                     }
                     let due = place.due_ns.ok_or_else(|| {
                         Error::usage(format!("--schedule: record {r} has no timestamp; each first turn needs one"))
                     })?;
-                    if (*from_ns..=*to_ns).contains(&due) {
-                        timed.push((due, r));
-                    }
+                    timed.push((due, r));
+                }
+                if timed.is_empty() {
+                    return Err(Error::usage(format!(
+                        "--schedule: no record from {} to {}; the offsets count from the trace's first, and its last is at {}",
+                        show_duration(*from_ns),
+                        show_duration((*to_ns).min(span)),
+                        show_duration(span)
+                    )));
                 }
                 // Stable, so that ties keep the file's order. Nearly always sorted already, which costs one pass.
                 timed.sort_by_key(|&(due, _)| due);
-                Self::scheduled(timed, *speedup, *max_gap_ns)
+                Ok(Self::scheduled(&timed, last, *speedup, *max_gap_ns))
             }
             _ if !chained => {
                 Ok(Self { records: None, count: u64::from(records), due_ns: Box::default(), period_ns: 0 })
@@ -58,25 +72,23 @@ impl Roots {
         }
     }
 
-    fn scheduled(timed: Vec<(u64, u32)>, speedup: f64, max_gap_ns: u64) -> Result<Self> {
-        let Some(&(first, _)) = timed.first() else {
-            return Err(Error::usage(
-                "--schedule: no record between --from and --to; the window is in the trace's own time",
-            ));
-        };
+    /// `timed` is not empty and in order; `last` is the latest time of any record of the window, later turns too.
+    fn scheduled(timed: &[(u64, u32)], last: u64, speedup: f64, max_gap_ns: u64) -> Self {
+        let first = timed.first().map_or(0, |&(due, _)| due);
         let (mut before, mut at) = (first, 0u64);
         let mut due_ns = Vec::with_capacity(timed.len());
         let mut records = Vec::with_capacity(timed.len());
-        for (due, record) in timed {
+        for &(due, record) in timed {
             at = at.saturating_add((due - before).min(max_gap_ns));
             before = due;
             due_ns.push((at as f64 / speedup) as u64);
             records.push(record);
         }
-        let last = due_ns.last().copied().unwrap_or(0);
-        // The next pass begins one mean gap after the last, so that repeating keeps the rate.
-        let period_ns = last + last / (due_ns.len() as u64 - 1).max(1);
-        Ok(Self { count: records.len() as u64, records: Some(records.into()), due_ns: due_ns.into(), period_ns })
+        let last_root = due_ns.last().copied().unwrap_or(0);
+        let whole = if max_gap_ns == u64::MAX { (last.saturating_sub(first) as f64 / speedup) as u64 } else { 0 };
+        // The next pass begins one mean gap after the last of this one, so that repeating keeps the rate.
+        let period_ns = last_root.max(whole) + last_root / (due_ns.len() as u64 - 1).max(1);
+        Self { count: records.len() as u64, records: Some(records.into()), due_ns: due_ns.into(), period_ns }
     }
 
     /// How many roots a pass has.
@@ -96,6 +108,11 @@ impl Roots {
     /// True when the dataset's own times are played.
     pub const fn timed(&self) -> bool {
         !self.due_ns.is_empty()
+    }
+
+    /// What one pass of a schedule takes, nanoseconds; 0 when all its roots are due at one time, or without a schedule.
+    pub const fn period_ns(&self) -> u64 {
+        self.period_ns
     }
 
     /// Due time of a position in a pass, nanoseconds from the start.
@@ -120,7 +137,12 @@ mod tests {
     }
 
     fn roots(times_ms: &[Option<u64>], shape: &Shape) -> Result<Roots> {
-        let place = |r: RecordId| Place { predecessors: 0, due_ns: times_ms[r.index()].map(|t| t * MILLISECOND) };
+        let Shape::Schedule { from_ns, to_ns, .. } = *shape else { unreachable!() };
+        let place = |r: RecordId| {
+            let due_ns = times_ms[r.index()].map(|t| t * MILLISECOND);
+            let inside = due_ns.is_none_or(|t| (from_ns..=to_ns).contains(&t));
+            Place { inside, predecessors: 0, due_ns }
+        };
         Roots::new(times_ms.len() as u32, place, false, shape)
     }
 
@@ -158,7 +180,8 @@ mod tests {
 
     #[test]
     fn later_turns_are_no_roots() {
-        let place = |r: RecordId| Place { predecessors: usize::from(!r.0.is_multiple_of(3)), due_ns: None };
+        let place =
+            |r: RecordId| Place { inside: true, predecessors: usize::from(!r.0.is_multiple_of(3)), due_ns: None };
         let r = Roots::new(7, place, true, &Shape::Closed).unwrap();
         assert_eq!((0..r.count()).map(|p| r.record(p).0).collect::<Vec<_>>(), [0, 3, 6]);
     }

@@ -102,6 +102,12 @@ impl Source {
         due
     }
 
+    /// When the pass of a root began, nanoseconds from the start; 0 where the dataset's own times are not played.
+    #[inline]
+    pub fn pass_ns(&self, unit: u64) -> u64 {
+        self.roots.period_ns().saturating_mul(unit / self.roots.count().max(1))
+    }
+
     /// Uses up the next arrival.
     #[inline]
     pub fn take_arrival(&mut self) {
@@ -133,7 +139,13 @@ mod tests {
 
     fn roots(n: u32, shape: &Shape) -> Arc<Roots> {
         Arc::new(
-            Roots::new(n, |r| Place { predecessors: 0, due_ns: Some(u64::from(r.0) * 1_000) }, false, shape).unwrap(),
+            Roots::new(
+                n,
+                |r| Place { inside: true, predecessors: 0, due_ns: Some(u64::from(r.0) * 1_000) },
+                false,
+                shape,
+            )
+            .unwrap(),
         )
     }
 

@@ -361,7 +361,8 @@ fn achieved_rps(planned: &Planned, ended_by: EndedBy, issued: u64, result: &RunR
     match (ran_out, planned.is_open_loop()) {
         (false, _) => per_second(issued as f64, result.issue_window_ns),
         (true, true) if issued > 1 => per_second((issued - 1) as f64, result.issue_window_ns),
-        (true, _) => per_second(issued as f64, result.duration_ns),
+        (true, true) => None,
+        (true, false) => per_second(issued as f64, result.duration_ns),
     }
 }
 
