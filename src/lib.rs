@@ -15,7 +15,8 @@
 //!
 //! Invariants:
 //!
-//! 1. After set-up a worker thread never allocates, frees, locks, logs or formats.
+//! 1. After set-up a worker thread never allocates, frees, locks, logs or formats. The one exception are the calls into rustls
+//!    (`engine::tls`): a connection over TLS allocates when it opens and closes, and rustls does so for each record.
 //! 2. Memory given to the kernel outlives its last completion, notification included.
 //! 3. No IO_LINK, no SKIP_SUCCESS: what is in the kernel is submitted minus final completions, and zero after a clean drain.
 //!    A slot is free only when its send result *and* its response (or their errors) are in.

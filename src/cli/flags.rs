@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-use super::bodies::BodyFlags;
+use super::{bodies::BodyFlags, tls::TlsFlags};
 use crate::data::units;
 
 /// Replays stored request bodies over HTTP/1.1, as fast or as exactly on time as this machine can, and reports what happened.
@@ -65,6 +65,9 @@ pub struct RunFlags {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub output: OutputFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub tls: TlsFlags,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub shaping: ShapingFlags,

@@ -14,6 +14,7 @@ mod report;
 mod run;
 mod target;
 mod terminal;
+mod tls;
 pub mod url;
 
 use std::{ffi::OsString, process::ExitCode};

@@ -65,9 +65,6 @@ pub fn targets(urls: &[Url], flags: &RequestFlags) -> Result<Vec<Target>> {
     let mut targets = Vec::with_capacity(urls.len());
     for url in urls {
         let mut target = url.resolve(find)?;
-        if target.tls {
-            return Err(Error::usage(format!("URL '{}': https is not spoken by this build", target.url)));
-        }
         override_parts(&mut target, flags);
         targets.push(target);
     }
@@ -194,8 +191,10 @@ pub fn plan(flags: &RunFlags, targets: Vec<Target>, sent: Sent, placement: &Plac
     let goodput = goodput(flags)?;
     let shared_core = placement.workers.len() > 1 && has_duplicates(&placement.workers)
         || placement.server.iter().any(|s| placement.workers.contains(s));
+    let tls = flags.tls.plan(&targets)?;
     Ok(Plan {
         targets,
+        tls,
         head: head(&flags.request)?,
         shape,
         catch_up: if load.catch_up == OnOff::On { CatchUp::On } else { CatchUp::Off },

@@ -40,6 +40,7 @@ pub fn run(flags: &RunFlags) -> Result<u8> {
     }
     // Hosts are looked up before the dataset is read: a wrong URL is told at once.
     let targets = if options.is_some() { Vec::new() } else { plan::targets(&urls, &flags.request)? };
+    engine::check_tls(&flags.tls.plan(&targets)?, &targets)?;
     let source = Source::open(flags)?;
     let once = Once { flags, urls: &urls, options, placement, targets, source, judged };
     if flags.load.dry_run {

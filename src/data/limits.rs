@@ -33,6 +33,14 @@ pub const SEND_BYTES_MAX: u64 = 1 << 30;
 /// Below this a body is copied behind its head into one contiguous buffer: measured (512 B: 623k requests/s contiguous,
 /// 513k vectored; equal at 1 to 4 KiB).
 pub const COPY_BYTES_MAX: usize = 2 << 10;
+/// Plaintext of a request that is encrypted in one go over TLS: two whole records. A connection's send area and rustls' own
+/// buffer hold one such piece each, whatever the size of the body.
+pub const TLS_PIECE_BYTES: usize = 32 << 10;
+/// Room for one encrypted piece in a send area, the records' headers and tags included, and for a handshake message or a
+/// post-handshake answer before it. What does not fit waits for the next send.
+pub const TLS_AREA_BYTES: usize = TLS_PIECE_BYTES + (1 << 10);
+/// Plaintext read from rustls in one go: one whole record.
+pub const TLS_READ_BYTES: usize = 16 << 10;
 
 /// Completions copied out of the ring before they are dispatched.
 pub const COMPLETIONS_PER_TURN: usize = 256;
@@ -73,5 +81,6 @@ const _: () = assert!(WORKERS_MAX <= u16::MAX as usize);
 const _: () = assert!(CONNECTIONS_PER_WORKER_MAX < 1 << 24);
 const _: () = assert!(RECV_BUFFERS_MAX <= 1 << 15);
 const _: () = assert!(CQ_ENTRIES_MAX >= SQ_ENTRIES_MAX);
+const _: () = assert!(REQUEST_HEAD_BYTES_MAX < TLS_PIECE_BYTES && TLS_PIECE_BYTES < TLS_AREA_BYTES);
 const _: () = assert!(SPANS_PER_SEND_MAX < 1024);
 const _: () = assert!(SEND_BYTES_MAX < i32::MAX as u64);

@@ -218,6 +218,34 @@ pub enum Pace {
     Spin,
 }
 
+/// Lowest TLS version that is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    #[default]
+    V1_2,
+    /// TLS 1.3.
+    V1_3,
+}
+
+/// How targets over TLS are asked, and what they are held to. No file is read yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// `-k`: no certificate is checked.
+    pub insecure: bool,
+    /// `--cacert`: a PEM file of authorities that are trusted beside the system's.
+    pub authorities: Option<PathBuf>,
+    /// `--cert`: a PEM file with the client's certificate chain.
+    pub certificate: Option<PathBuf>,
+    /// `--key`: a PEM file with its key; none when the certificate's file has it.
+    pub key: Option<PathBuf>,
+    /// `--tls-min`.
+    pub version_min: TlsVersion,
+    /// One a target, in their order: the name, or the IP literal, that the certificate must be for. A name is sent as SNI.
+    /// Not looked at where the target is without TLS.
+    pub names: Vec<String>,
+}
+
 /// One limit of `--goodput`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GoodputLimit {
@@ -276,6 +304,8 @@ pub struct Plan {
     pub delay_cap_ns: u64,
     /// A failed turn ends its session.
     pub stop_session_on_failure: bool,
+    /// TLS, for the targets that have it.
+    pub tls: Tls,
 }
 
 impl Plan {
@@ -329,6 +359,7 @@ impl Plan {
             ignore_delays: false,
             delay_cap_ns: u64::MAX,
             stop_session_on_failure: true,
+            tls: Tls::default(),
         }
     }
 }

@@ -11,8 +11,8 @@ use crate::{
 /// Where a slot stands.
 ///
 /// ```text
-/// Closed --open--> Connecting --> Idle <--> Busy --> Closing --all final--> Closed
-///                       '------ failed ---------------^
+/// Closed --open--> Connecting --> (Handshaking) --> Idle <--> Busy --> Closing --all final--> Closed
+///                       '--------------'------ failed -------------------^
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -21,7 +21,9 @@ pub(super) enum State {
     Closed,
     /// Connect in the kernel.
     Connecting,
-    /// Connected, receive armed, nothing asked.
+    /// Connected, receive armed; the TLS handshake is under way.
+    Handshaking,
+    /// Open, receive armed, nothing asked.
     Idle,
     /// A request is on it.
     Busy,
@@ -116,6 +118,12 @@ impl Conn {
         self.flags & flag != 0
     }
 
+    /// True when a receive is to be armed.
+    #[inline]
+    pub const fn receives(&self) -> bool {
+        matches!(self.state, State::Handshaking | State::Idle | State::Busy)
+    }
+
     #[inline]
     pub const fn set(&mut self, flag: u16) {
         self.flags |= flag;
@@ -132,7 +140,7 @@ impl Conn {
 pub(super) struct Trip {
     pub due: Nanos,
     pub sent: Nanos,
-    /// Bytes that the kernel took, and all bytes of the request.
+    /// Bytes of the request that the kernel took, and all of them; over TLS before encryption.
     pub sent_bytes: u64,
     pub total_bytes: u64,
     pub received_bytes: u64,
@@ -151,6 +159,9 @@ pub(super) struct Trip {
     /// When the connect began, and how long it took when it was on this request's behalf.
     pub connect_began: Nanos,
     pub connect_ns: u64,
+    /// When the TLS handshake began, and how long it took when it was on this request's behalf.
+    pub tls_began: Nanos,
+    pub tls_ns: u64,
     /// Last time that bytes of the response came.
     pub last_byte: Nanos,
 }
@@ -172,6 +183,8 @@ impl Trip {
         unnotified_bytes: 0,
         connect_began: Nanos::NONE,
         connect_ns: u64::MAX,
+        tls_began: Nanos::NONE,
+        tls_ns: u64::MAX,
         last_byte: Nanos::NONE,
     };
 }

@@ -5,6 +5,7 @@ use super::{
     io::Io,
     slots::errno_text,
     tally::Evidence,
+    tls::Sessions,
     worker::Worker,
 };
 use crate::{
@@ -30,6 +31,25 @@ enum Read {
     Complete { surplus: bool },
     /// It cannot be a response.
     Wrong(ErrorClass, &'static str),
+}
+
+/// Where the bytes of a response lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source {
+    /// In a receive buffer, as they came.
+    Wire(BufferId),
+    /// Opened by TLS, in the worker's own buffer.
+    Opened,
+}
+
+impl Source {
+    #[inline]
+    fn bytes<'a, I: Io>(self, io: &'a I, tls: &'a Sessions, n: usize) -> &'a [u8] {
+        match self {
+            Self::Wire(buffer) => io.received(buffer, n),
+            Self::Opened => tls.plaintext(n),
+        }
+    }
 }
 
 impl<I: Io> Worker<'_, I> {
@@ -66,7 +86,11 @@ impl<I: Io> Worker<'_, I> {
         if completion.notification {
             self.notified(conn, completion.result & ZC_COPIED != 0);
         } else if completion.result > 0 {
-            self.count_sent(conn, completion.result as u64, completion.more, now);
+            if self.tls.on(conn) {
+                self.count_sent_tls(conn, completion.result as u64, now);
+            } else {
+                self.count_sent(conn, completion.result as u64, completion.more, now);
+            }
         }
         let c = &mut self.conns[conn.index()];
         if !completion.notification && completion.result < 0 {
@@ -77,6 +101,13 @@ impl<I: Io> Worker<'_, I> {
         }
         if !completion.more {
             c.clear(flag::SEND);
+        }
+        if c.state == State::Handshaking {
+            return if c.has(flag::SEND_FAILED) {
+                self.handshake_failed(conn, errno_text(-completion.result), now)
+            } else {
+                self.shake(conn, now)
+            };
         }
         if c.state != State::Busy {
             return;
@@ -139,6 +170,9 @@ impl<I: Io> Worker<'_, I> {
     /// Sends what a short send left over.
     #[cold]
     fn resume(&mut self, conn: ConnId, now: Nanos) {
+        if self.tls.on(conn) {
+            return self.send_tls(conn, now);
+        }
         let c = &self.conns[conn.index()];
         let trip = &self.trips[conn.index()];
         let head = u64::from(trip.head_bytes);
@@ -174,7 +208,7 @@ impl<I: Io> Worker<'_, I> {
         }
         if n <= 0 {
             self.receive_ended(conn, n, now);
-        } else if !completion.more && matches!(self.conns[conn.index()].state, State::Idle | State::Busy) {
+        } else if !completion.more && self.conns[conn.index()].receives() {
             let generation = self.conns[conn.index()].generation;
             self.io.recv(conn, generation);
             self.asked(conn, flag::RECV);
@@ -183,14 +217,33 @@ impl<I: Io> Worker<'_, I> {
 
     #[inline]
     fn bytes_came(&mut self, conn: ConnId, buffer: BufferId, n: usize, now: Nanos) {
+        if self.tls.on(conn) {
+            return self.wire_came(conn, buffer, n, now);
+        }
+        if self.is_awaited(conn) {
+            self.count_received(conn, n, now);
+            self.response_came(conn, Source::Wire(buffer), n, now);
+        }
+    }
+
+    /// True when bytes of a response that just came belong to a request.
+    #[inline]
+    pub(super) fn is_awaited(&mut self, conn: ConnId) -> bool {
         let c = &self.conns[conn.index()];
         match c.state {
-            State::Busy if !c.has(flag::ANSWERED) => {}
+            State::Busy if !c.has(flag::ANSWERED) => return true,
             // Bytes that no request asked for: whatever they are, they must not be taken for the next response.
-            State::Idle => return self.begin_close(conn),
-            State::Busy => return self.conns[conn.index()].set(flag::LAST),
-            State::Closed | State::Connecting | State::Closing => return,
+            State::Idle => self.begin_close(conn),
+            State::Busy => self.conns[conn.index()].set(flag::LAST),
+            State::Closed | State::Connecting | State::Handshaking | State::Closing => {}
         }
+        false
+    }
+
+    /// Counts bytes that came off the wire for a request.
+    #[inline]
+    pub(super) fn count_received(&mut self, conn: ConnId, n: usize, now: Nanos) {
+        let c = &self.conns[conn.index()];
         self.counts.received_bytes += n as u64;
         if !c.has(flag::WARMUP) {
             self.tally.result.bytes.received += n as u64;
@@ -198,17 +251,21 @@ impl<I: Io> Worker<'_, I> {
                 slice.received_bytes += n as u64;
             }
         }
-        let trip = &mut self.trips[conn.index()];
-        trip.received_bytes += n as u64;
-        trip.last_byte = now;
+        self.trips[conn.index()].received_bytes += n as u64;
+    }
+
+    /// The next bytes of a request's response.
+    #[inline]
+    pub(super) fn response_came(&mut self, conn: ConnId, source: Source, n: usize, now: Nanos) {
+        self.trips[conn.index()].last_byte = now;
         if self.shared.plan.timeouts.idle_ns != u64::MAX || self.shared.plan.timeouts.first_byte_ns != u64::MAX {
             self.deadlines[conn.index()] = self.deadline(conn, now);
             self.next_sweep = self.next_sweep.min(self.deadlines[conn.index()]);
         }
         if self.tally.wants_bytes() {
-            self.keep_bytes(conn, buffer, n);
+            self.keep_bytes(conn, source, n);
         }
-        match self.read(conn, buffer, n, now) {
+        match self.read(conn, source, n, now) {
             Read::More => {}
             Read::Complete { surplus } => {
                 if surplus {
@@ -222,8 +279,8 @@ impl<I: Io> Worker<'_, I> {
 
     /// Keeps the first and the last bytes of a response, for the sample of a failure.
     #[inline]
-    fn keep_bytes(&mut self, conn: ConnId, buffer: BufferId, n: usize) {
-        let bytes = self.io.received(buffer, n);
+    fn keep_bytes(&mut self, conn: ConnId, source: Source, n: usize) {
+        let bytes = source.bytes(&self.io, &self.tls, n);
         let trip = &mut self.trips[conn.index()];
         let (first, last) = self.kept.slot_mut(conn.index()).split_at_mut(limits::SAMPLE_BYTES);
         let had = trip.kept_first as usize;
@@ -245,10 +302,10 @@ impl<I: Io> Worker<'_, I> {
 
     /// Reads a buffer as the next part of a slot's response.
     #[inline]
-    fn read(&mut self, conn: ConnId, buffer: BufferId, n: usize, now: Nanos) -> Read {
+    fn read(&mut self, conn: ConnId, source: Source, n: usize, now: Nanos) -> Read {
         let mut at = 0;
         while !self.conns[conn.index()].has(flag::HEAD) {
-            match self.read_head(conn, buffer, n, at, now) {
+            match self.read_head(conn, source, n, at, now) {
                 Ok(Some(next)) => at = next,
                 Ok(None) => return Read::More,
                 Err(wrong) => return wrong,
@@ -258,7 +315,7 @@ impl<I: Io> Worker<'_, I> {
             }
         }
         let c = &mut self.conns[conn.index()];
-        let bytes = &self.io.received(buffer, n)[at..];
+        let bytes = &source.bytes(&self.io, &self.tls, n)[at..];
         let (mut content, mut output) = (0, 0);
         let fed = if c.has(flag::SCAN) {
             let scan = &mut self.streams[conn.index()].scan;
@@ -286,13 +343,13 @@ impl<I: Io> Worker<'_, I> {
     fn read_head(
         &mut self,
         conn: ConnId,
-        buffer: BufferId,
+        source: Source,
         n: usize,
         at: usize,
         now: Nanos,
     ) -> Result<Option<usize>, Read> {
         let c = &mut self.conns[conn.index()];
-        let bytes = &self.io.received(buffer, n)[at..];
+        let bytes = &source.bytes(&self.io, &self.tls, n)[at..];
         let head_only = self.shared.heads.of(c.target, self.shared.view.template(c.record)).method_is_head();
         let carried = c.carried as usize;
         if !c.first_byte.is_some() {
@@ -417,18 +474,24 @@ impl<I: Io> Worker<'_, I> {
             State::Idle => self.begin_close(conn),
             State::Busy if result == 0 => self.peer_closed(conn, now),
             State::Busy => self.lost(conn, ErrorClass::Reset, errno_text(-result), now),
+            State::Handshaking if result == 0 => self.handshake_failed(conn, "closed during the handshake", now),
+            State::Handshaking => self.handshake_failed(conn, errno_text(-result), now),
             State::Closed | State::Connecting | State::Closing => {}
         }
     }
 
     /// The server closed its side while a request was on the connection.
-    fn peer_closed(&mut self, conn: ConnId, now: Nanos) {
+    pub(super) fn peer_closed(&mut self, conn: ConnId, now: Nanos) {
         let c = &mut self.conns[conn.index()];
         c.set(flag::LAST);
         if c.has(flag::ANSWERED) {
             self.answered(conn, true, now);
         } else if c.has(flag::HEAD) {
             match c.body.at_close() {
+                // The close is the framing, and anybody on the way can close a TCP connection.
+                Ok(()) if self.tls.on(conn) && !self.tls.ended(conn) => {
+                    self.fail(conn, ErrorClass::Truncated, "closed without close_notify", now);
+                }
                 Ok(()) => self.response_complete(conn, now),
                 Err(wrong) => self.fail(conn, wrong.class, wrong.reason, now),
             }
@@ -536,8 +599,9 @@ impl<I: Io> Worker<'_, I> {
         let row = self.row(conn, outcome, done);
         let trip = &self.trips[conn.index()];
         let (first, last) = self.kept.slot(conn.index()).split_at(limits::SAMPLE_BYTES);
+        let what = if why.is_empty() && outcome == Outcome::Failed(ErrorClass::Tls) { self.tls.words() } else { why };
         let evidence =
-            Evidence { what: why, first: &first[..trip.kept_first as usize], last: &last[..trip.kept_last as usize] };
+            Evidence { what, first: &first[..trip.kept_first as usize], last: &last[..trip.kept_last as usize] };
         self.tally.count(&row, trip.total_bytes.saturating_sub(u64::from(trip.head_bytes)), outcome, evidence);
         if let Some(rows) = &mut self.rows {
             rows.push(&row);
@@ -573,7 +637,8 @@ impl<I: Io> Worker<'_, I> {
             first_byte: c.first_byte,
             done,
             connect_ns: trip.connect_ns,
-            bytes_sent: trip.sent_bytes,
+            tls_ns: trip.tls_ns,
+            bytes_sent: self.tls.wire(conn).unwrap_or(trip.sent_bytes),
             bytes_received: trip.received_bytes,
             record: c.record.0,
             session: view.session(c.record),

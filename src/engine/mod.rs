@@ -9,8 +9,10 @@ pub mod io;
 pub mod live;
 pub mod quiet;
 mod rows;
+mod secure;
 mod slots;
 pub mod tally;
+mod tls;
 mod worker;
 
 use std::{
@@ -25,6 +27,7 @@ use std::{
 };
 
 use live::{Control, Counts, Halt, Live};
+pub use tls::check as check_tls;
 use worker::{Heads, SendRule, Shared, Worker};
 
 use crate::{
@@ -78,6 +81,7 @@ pub fn run(plan: Plan, view: Arc<View>, rows: Option<&Path>, observe: &mut dyn F
         live: (0..workers).map(|_| Live::default()).collect(),
         roots: set_up.roots.count(),
         clock: Clock::start(),
+        tls: tls::Settings::new(&plan)?,
         view,
         plan,
     };
@@ -289,9 +293,11 @@ fn make<'a>(
     let slots = share(plan.concurrency).clamp(1, connections);
     let head_max = shared.heads.bytes_max();
     let room = (COPY_ROOM_TOTAL / connections as usize).min(limits::COPY_BYTES_MAX);
+    let plain_bytes = (head_max + room).next_multiple_of(64);
+    let area_bytes = if shared.tls.is_some() { plain_bytes.max(limits::TLS_AREA_BYTES) } else { plain_bytes };
     let config = RingConfig {
         connections,
-        head_bytes: (head_max + room).next_multiple_of(64),
+        head_bytes: area_bytes,
         spans: spans_per_send(&shared.view),
         recv_buffers: (2 * connections).clamp(limits::RECV_BUFFERS_MIN, limits::RECV_BUFFERS_MAX),
         addresses: plan.targets.iter().flat_map(|t| t.addresses.iter().cloned()).collect(),
@@ -299,7 +305,7 @@ fn make<'a>(
     let ring = Ring::new(&config, shared.view.map().clone())?;
     let notes = ring.notes().to_vec();
     let local = plan.targets.iter().all(|t| t.local);
-    let rule = SendRule::new(plan.send, local, ring.zero_copy(), config.head_bytes - head_max);
+    let rule = SendRule::new(plan.send, local, ring.zero_copy(), plain_bytes - head_max);
     let agenda = Agenda::new(plan, set_up.roots.clone(), set_up.graph.clone(), index, workers, slots)?;
     let rows =
         rows.map(|folder| rows::RowWriter::create(folder, WorkerId(index as u16), anchor_unix_ns)).transpose()?;
@@ -385,7 +391,8 @@ fn gather(ended: Vec<Ended>, shared: &Shared, start: Nanos, started_unix_ns: u64
         (_, _, Some(stop)) => stop.max(last_start.map_or(stop, Nanos)).min(end.max(stop)).since(measured_from),
     };
     let mut notes: Vec<String> = Vec::new();
-    for note in ended.iter().flat_map(|e| &e.notes) {
+    let tls = shared.tls.iter().flat_map(|tls| &tls.notes);
+    for note in ended.iter().flat_map(|e| &e.notes).chain(tls) {
         if !notes.contains(note) {
             notes.push(note.clone());
         }

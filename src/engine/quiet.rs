@@ -23,6 +23,23 @@ impl Quiet {
     }
 }
 
+/// Takes a call out of the stretch: one into rustls, which allocates when a session is made and for each record. Only `tls` may
+/// hold one, and only around such calls.
+#[derive(Debug)]
+pub(super) struct Pause(bool);
+
+impl Pause {
+    pub(super) fn begin() -> Self {
+        Self(QUIET.replace(false))
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        QUIET.set(self.0);
+    }
+}
+
 impl Drop for Quiet {
     fn drop(&mut self) {
         QUIET.set(false);

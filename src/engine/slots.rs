@@ -105,18 +105,62 @@ impl<I: Io> Worker<'_, I> {
         let took = now.since(trip.connect_began);
         let c = &mut self.conns[conn.index()];
         let (target, generation) = (c.target, c.generation);
-        c.state = State::Idle;
+        if c.has(flag::WAITED) {
+            trip.connect_ns = took;
+        }
+        trip.tls_began = now;
         self.good_address[target as usize] = trip.address;
+        self.tally.result.series[Metric::ConnectTime as usize].record(took);
+        self.io.recv(conn, generation);
+        self.asked(conn, flag::RECV);
+        match self.tls.open(conn, self.shared.tls.as_ref(), target) {
+            Ok(false) => self.established(conn, now),
+            Ok(true) => {
+                self.conns[conn.index()].state = State::Handshaking;
+                self.shake(conn, now);
+            }
+            Err(_) => self.handshake_failed(conn, "", now),
+        }
+    }
+
+    /// The handshake goes on: what rustls has to say is sent, one send at a time. The connection is open when both sides have
+    /// finished and nothing is left to send. The deadline is still that of the connect.
+    pub(super) fn shake(&mut self, conn: ConnId, now: Nanos) {
+        if !self.conns[conn.index()].has(flag::SEND) {
+            self.send_tls(conn, now);
+        }
+        if self.tls.is_handshaking(conn) || self.conns[conn.index()].has(flag::SEND) {
+            return;
+        }
+        let trip = &mut self.trips[conn.index()];
+        let took = now.since(trip.tls_began);
+        if self.conns[conn.index()].has(flag::WAITED) {
+            trip.tls_ns = took;
+        }
+        self.tally.result.series[Metric::TlsTime as usize].record(took);
+        self.established(conn, now);
+    }
+
+    /// The handshake failed, and the request that waited for it. Empty words are those of rustls.
+    #[cold]
+    pub(super) fn handshake_failed(&mut self, conn: ConnId, why: &'static str, now: Nanos) {
+        self.tally.result.connections.failed += 1;
+        if self.conns[conn.index()].has(flag::WAITED) {
+            self.end_request(conn, Outcome::Failed(ErrorClass::Tls), why, now);
+        }
+        self.begin_close(conn);
+    }
+
+    /// A connection can carry requests now.
+    fn established(&mut self, conn: ConnId, now: Nanos) {
         self.counts.connections += 1;
         let connections = &mut self.tally.result.connections;
         connections.opened += 1;
         connections.established_peak = connections.established_peak.max(self.counts.connections);
-        self.tally.result.series[Metric::ConnectTime as usize].record(took);
         self.deadlines[conn.index()] = Nanos::NONE;
-        self.io.recv(conn, generation);
-        self.asked(conn, flag::RECV);
-        if self.conns[conn.index()].has(flag::WAITED) {
-            self.trips[conn.index()].connect_ns = took;
+        let c = &mut self.conns[conn.index()];
+        c.state = State::Idle;
+        if c.has(flag::WAITED) {
             self.begin(conn, now);
         } else {
             self.list_idle(conn);
@@ -180,7 +224,7 @@ impl<I: Io> Worker<'_, I> {
         if matches!(c.state, State::Closed | State::Closing) {
             return;
         }
-        if c.state != State::Connecting {
+        if !matches!(c.state, State::Connecting | State::Handshaking) {
             self.counts.connections = self.counts.connections.saturating_sub(1);
         }
         let connecting = c.state == State::Connecting;
@@ -201,6 +245,7 @@ impl<I: Io> Worker<'_, I> {
     /// Nothing of a closing slot is in the kernel any more.
     pub(super) fn closed(&mut self, conn: ConnId) {
         self.io.close(conn);
+        self.tls.close(conn);
         let c = &mut self.conns[conn.index()];
         debug_assert!(c.state == State::Closing && c.in_kernel == 0);
         c.state = State::Closed;
@@ -238,10 +283,12 @@ impl<I: Io> Worker<'_, I> {
         let t = &self.shared.plan.timeouts;
         let c = &self.conns[conn.index()];
         match c.state {
-            State::Connecting => {
+            State::Connecting | State::Handshaking => {
+                let why =
+                    if c.state == State::Connecting { "no connection in time" } else { "no TLS handshake in time" };
                 self.tally.result.connections.failed += 1;
                 if c.has(flag::WAITED) {
-                    self.end_request(conn, Outcome::Failed(ErrorClass::ConnectTimeout), "no connection in time", now);
+                    self.end_request(conn, Outcome::Failed(ErrorClass::ConnectTimeout), why, now);
                 }
                 self.begin_close(conn);
             }
@@ -286,7 +333,7 @@ impl<I: Io> Worker<'_, I> {
                     self.end_request(conn, Outcome::Cut, "", now);
                     self.begin_close(conn);
                 }
-                State::Connecting if c.has(flag::WAITED) => {
+                State::Connecting | State::Handshaking if c.has(flag::WAITED) => {
                     self.miss_waiting(conn, now);
                     self.begin_close(conn);
                 }
@@ -302,7 +349,7 @@ impl<I: Io> Worker<'_, I> {
             let conn = ConnId(slot);
             let c = &mut self.conns[conn.index()];
             c.clear(flag::STARVED);
-            if matches!(c.state, State::Idle | State::Busy) && !c.has(flag::RECV) {
+            if c.receives() && !c.has(flag::RECV) {
                 let generation = c.generation;
                 self.io.recv(conn, generation);
                 self.asked(conn, flag::RECV);

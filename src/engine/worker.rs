@@ -8,6 +8,7 @@ use super::{
     live::{Control, Counts, Halt, Live},
     quiet::Quiet,
     tally::Tally,
+    tls::{Sessions, Settings},
 };
 use std::sync::Arc;
 
@@ -50,6 +51,8 @@ pub(super) struct Shared {
     /// Roots of a pass.
     pub roots: u64,
     pub clock: Clock,
+    /// None where no target has TLS.
+    pub tls: Option<Settings>,
 }
 
 /// Request heads, made at set-up: `templates + 1` a target, the run's own first.
@@ -102,6 +105,7 @@ pub(super) struct Worker<'a, I: Io> {
     pub carry: Area,
     /// First and last bytes of responses, for error samples.
     pub kept: Area,
+    pub tls: Sessions,
     pub idle: Box<[IdleRing]>,
     /// Slots without a socket.
     pub closed: Vec<u32>,
@@ -163,6 +167,7 @@ impl<'a, I: Io> Worker<'a, I> {
             next_sweep: Nanos::NONE,
             carry: Area::new(n, limits::RESPONSE_HEAD_BYTES_MAX)?,
             kept: Area::new(n, 2 * limits::SAMPLE_BYTES)?,
+            tls: Sessions::new(shared.tls.as_ref(), n),
             idle: (0..targets).map(|_| IdleRing::new(connections)).collect(),
             closed: (0..connections).rev().collect(),
             starved: Vec::with_capacity(n),
@@ -201,8 +206,8 @@ impl<'a, I: Io> Worker<'a, I> {
             self.io.submit_and_wait(limits::WAIT_MAX_NS / 10)?;
             self.reap();
             self.sweep(self.shared.clock.now());
-            opening =
-                self.conns.iter().filter(|c| matches!(c.state, State::Connecting | State::Closing)).count() as u32;
+            let opens = |c: &&Conn| matches!(c.state, State::Connecting | State::Handshaking | State::Closing);
+            opening = self.conns.iter().filter(opens).count() as u32;
             let all = begun >= wanted || self.closed.is_empty();
             if (all && opening == 0) || now >= until || signal::asked().is_some() {
                 return Ok(());
@@ -331,7 +336,7 @@ impl<'a, I: Io> Worker<'a, I> {
         trip.sent = Nanos::NONE;
         (trip.sent_bytes, trip.total_bytes, trip.received_bytes) = (0, 0, 0);
         (trip.kept_first, trip.kept_last) = (0, 0);
-        trip.connect_ns = u64::MAX;
+        (trip.connect_ns, trip.tls_ns) = (u64::MAX, u64::MAX);
         trip.last_byte = Nanos::NONE;
         self.counts.in_flight += 1;
         self.counts.issued += 1;
@@ -356,7 +361,8 @@ impl<'a, I: Io> Worker<'a, I> {
         let (record, target, generation) = (c.record, c.target, c.generation);
         let template = shared.heads.of(target, shared.view.template(record));
         let body = shared.view.body_bytes(record);
-        let area = self.io.head_mut(conn);
+        let secure = self.tls.on(conn);
+        let area = if secure { self.tls.piece_mut() } else { self.io.head_mut(conn) };
         let head = template.write(area, body, record, shared.view.body_xxh3(record));
         let trip = &mut self.trips[conn.index()];
         trip.head_bytes = head as u32;
@@ -369,7 +375,9 @@ impl<'a, I: Io> Worker<'a, I> {
         }
         self.deadlines[conn.index()] = self.deadline(conn, now);
         self.next_sweep = self.next_sweep.min(self.deadlines[conn.index()]);
-        let sent = if body == 0 {
+        let sent = if secure {
+            return self.begin_tls(conn, head, now);
+        } else if body == 0 {
             self.io.send_area(conn, generation, 0, head);
             Ok(())
         } else if body <= self.rule.copy_max {
@@ -471,7 +479,7 @@ impl<'a, I: Io> Worker<'a, I> {
         result.buckets.missed += missed;
         result.buckets.scheduled += missed;
         for slot in 0..self.conns.len() as u32 {
-            if matches!(self.conns[slot as usize].state, State::Idle | State::Connecting | State::Busy) {
+            if !matches!(self.conns[slot as usize].state, State::Closed | State::Closing) {
                 self.begin_close(ConnId(slot));
             }
         }

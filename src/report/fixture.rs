@@ -6,7 +6,7 @@ use crate::data::{
     outcome::ErrorClass,
     plan::{
         Address, CatchUp, Order, Pace, Plan, RequestHead, Reuse, SendPath, Shape, Stop, StreamMode, Target, Timeouts,
-        Warmup,
+        Tls, Warmup,
     },
     results::{
         Bytes, CacheState, Connections, Cost, DatasetFacts, EndedBy, RunResult, Sample, WorkerResult, latency_cell,
@@ -53,6 +53,7 @@ pub fn plan() -> Plan {
         ignore_delays: false,
         delay_cap_ns: u64::MAX,
         stop_session_on_failure: false,
+        tls: Tls::default(),
     }
 }
 

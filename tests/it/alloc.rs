@@ -55,7 +55,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-fn plan(address: std::net::SocketAddr, shape: Shape) -> Plan {
+/// What workers of this process allocated under load so far.
+pub fn while_quiet() -> u64 {
+    WHILE_QUIET.load(Ordering::Relaxed)
+}
+
+pub fn plan(address: std::net::SocketAddr, shape: Shape) -> Plan {
     Plan {
         targets: vec![Target {
             url: "http://test/".into(),
@@ -98,6 +103,7 @@ fn plan(address: std::net::SocketAddr, shape: Shape) -> Plan {
         ignore_delays: false,
         delay_cap_ns: u64::MAX,
         stop_session_on_failure: true,
+        tls: Tls::default(),
     }
 }
 

@@ -10,3 +10,4 @@ mod run;
 mod support;
 mod target;
 mod tidy;
+mod tls;

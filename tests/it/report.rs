@@ -19,7 +19,7 @@ use ringload::{
         outcome::{ErrorClass, Outcome},
         plan::{
             Address, Arrival, CatchUp, GoodputLimit, Order, Pace, Plan, RequestHead, Reuse, Secret, Segment, SendPath,
-            Shape, Stop, StreamMode, Target, Timeouts, Warmup,
+            Shape, Stop, StreamMode, Target, Timeouts, Tls, Warmup,
         },
         results::{
             Bytes, CacheState, Connections, Cost, DatasetFacts, EndedBy, RunResult, Sample, TargetCounts, WorkerResult,
@@ -83,6 +83,7 @@ fn plan() -> Plan {
         ignore_delays: false,
         delay_cap_ns: u64::MAX,
         stop_session_on_failure: false,
+        tls: Tls::default(),
     }
 }
 

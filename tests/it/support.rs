@@ -17,6 +17,24 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
+impl Request {
+    /// Takes the first request out of what came, once it is whole.
+    pub fn take(buffer: &mut Vec<u8>) -> Option<Self> {
+        let end = buffer.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
+        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+        let length = head
+            .lines()
+            .find_map(|l| l.to_ascii_lowercase().strip_prefix("content-length:").map(|v| v.trim().parse().unwrap()))
+            .unwrap_or(0usize);
+        if buffer.len() < end + length {
+            return None;
+        }
+        let body = buffer[end..end + length].to_vec();
+        buffer.drain(..end + length);
+        Some(Self { head, body })
+    }
+}
+
 /// One accepted connection.
 pub struct Conn {
     pub stream: TcpStream,
@@ -29,21 +47,9 @@ impl Conn {
     pub fn request(&mut self) -> Option<Request> {
         let mut chunk = [0u8; 65_536];
         loop {
-            if let Some(end) = self.buffer.windows(4).position(|w| w == b"\r\n\r\n") {
-                let head = String::from_utf8_lossy(&self.buffer[..end + 4]).into_owned();
-                let length = head
-                    .lines()
-                    .find_map(|l| {
-                        l.to_ascii_lowercase().strip_prefix("content-length:").map(|v| v.trim().parse().unwrap())
-                    })
-                    .unwrap_or(0usize);
-                if self.buffer.len() >= end + 4 + length {
-                    let body = self.buffer[end + 4..end + 4 + length].to_vec();
-                    self.buffer.drain(..end + 4 + length);
-                    let request = Request { head, body };
-                    self.seen.lock().unwrap().push(request.clone());
-                    return Some(request);
-                }
+            if let Some(request) = Request::take(&mut self.buffer) {
+                self.seen.lock().unwrap().push(request.clone());
+                return Some(request);
             }
             match self.stream.read(&mut chunk) {
                 Ok(n) if n > 0 => self.buffer.extend_from_slice(&chunk[..n]),

@@ -1,0 +1,122 @@
+//! The flags of TLS, and what they mean for a run.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+
+use super::url::Url;
+use crate::data::{
+    Error, Result,
+    plan::{Target, Tls, TlsVersion},
+};
+
+/// TLS of https:// URLs.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "TLS")]
+pub struct TlsFlags {
+    /// Take any certificate; without it the server's must be good for its name and signed by an authority of the system's
+    #[arg(short = 'k', long, conflicts_with = "cacert")]
+    pub insecure: bool,
+    /// PEM file of authorities that are trusted beside the system's
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub cacert: Option<PathBuf>,
+    /// PEM file with a certificate (and those that signed it) to show to servers that ask for one
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub cert: Option<PathBuf>,
+    /// PEM file with the key of --cert [default: the file of --cert]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// Ask for this name, and hold the certificate to it, in place of the URL's host
+    #[arg(long, value_name = "NAME")]
+    pub sni: Option<String>,
+    /// Lowest version that is spoken
+    #[arg(long, value_name = "VERSION", default_value = "1.2")]
+    pub tls_min: TlsMin,
+}
+
+/// `--tls-min`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TlsMin {
+    /// TLS 1.2
+    #[default]
+    #[value(name = "1.2")]
+    V1_2,
+    /// TLS 1.3
+    #[value(name = "1.3")]
+    V1_3,
+}
+
+impl TlsFlags {
+    /// What they mean for these targets.
+    ///
+    /// Errors: a flag that no target has a use for; an SNI that is an address.
+    pub fn plan(&self, targets: &[Target]) -> Result<Tls> {
+        if !targets.iter().any(|t| t.tls)
+            && let Some(flag) = self.first_given()
+        {
+            return Err(Error::usage(format!("{flag} goes with an https:// URL")));
+        }
+        if let Some(name) = self.sni.as_ref().filter(|n| n.parse::<std::net::IpAddr>().is_ok()) {
+            return Err(Error::usage(format!("--sni '{name}': an address is never sent as SNI; expected a name")));
+        }
+        let name = |target: &Target| match (&self.sni, Url::parse(&target.url)) {
+            (Some(name), _) => name.clone(),
+            (None, Ok(Url::Web { host, .. })) => host,
+            (None, _) => String::new(),
+        };
+        Ok(Tls {
+            insecure: self.insecure,
+            authorities: self.cacert.clone(),
+            certificate: self.cert.clone(),
+            key: self.key.clone(),
+            version_min: match self.tls_min {
+                TlsMin::V1_2 => TlsVersion::V1_2,
+                TlsMin::V1_3 => TlsVersion::V1_3,
+            },
+            names: targets.iter().map(name).collect(),
+        })
+    }
+
+    fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            (self.insecure, "-k, --insecure"),
+            (self.cacert.is_some(), "--cacert"),
+            (self.cert.is_some(), "--cert"),
+            (self.sni.is_some(), "--sni"),
+            (self.tls_min != TlsMin::default(), "--tls-min"),
+        ];
+        given.into_iter().find(|g| g.0).map(|g| g.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(url: &str) -> Target {
+        let tls = url.starts_with("https");
+        let host = String::new();
+        Target { url: url.into(), host, path: "/".into(), addresses: Vec::new(), tls, local: false }
+    }
+
+    #[test]
+    fn the_name_is_the_host_without_its_port_unless_another_is_asked_for() {
+        let targets = [target("https://a.test:8443/x"), target("https://[::1]/"), target("http://b.test/")];
+        let names = TlsFlags::default().plan(&targets).unwrap().names;
+        assert_eq!(names[..2], ["a.test", "::1"]);
+        let asked = TlsFlags { sni: Some("c.test".into()), ..TlsFlags::default() };
+        assert_eq!(asked.plan(&targets).unwrap().names[1], "c.test");
+        let address = TlsFlags { sni: Some("127.0.0.1".into()), ..TlsFlags::default() };
+        assert!(address.plan(&targets).unwrap_err().to_string().contains("--sni '127.0.0.1'"));
+    }
+
+    #[test]
+    fn flags_without_use_are_refused_by_name() {
+        let plain = [target("http://a.test/")];
+        assert!(TlsFlags::default().plan(&plain).is_ok());
+        let flags = TlsFlags { insecure: true, ..TlsFlags::default() };
+        assert!(flags.plan(&plain).unwrap_err().to_string().contains("--insecure"));
+        let flags = TlsFlags { tls_min: TlsMin::V1_3, ..TlsFlags::default() };
+        assert!(flags.plan(&plain).unwrap_err().to_string().contains("--tls-min"));
+    }
+}
