@@ -1,4 +1,6 @@
 //! What completions do: all branching on operation and state is here.
+//!
+//! This file is long because that branching is easier to check in one place than in two.
 
 use super::{
     conn::{State, flag},
