@@ -1,5 +1,7 @@
 //! `ringload build` and `ringload inspect`: entries are made and looked at, nothing is sent.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 
 use super::{
@@ -8,7 +10,7 @@ use super::{
     terminal,
 };
 use crate::{
-    cache::{Opened, WhenFull},
+    cache::{Digest, How, Opened, WhenFull, store},
     data::{Error, RecordId, Result, units},
     sys::signal,
 };
@@ -112,13 +114,26 @@ struct Shown<'a> {
 /// Errors: as [`dataset::open`]; a record that is not there.
 pub fn inspect(flags: &InspectFlags) -> Result<u8> {
     signal::watch()?;
-    let opened = open_entry(flags)?;
-    let Some(n) = flags.record else {
-        let text = if flags.json { json(&built(&opened)) } else { in_words(&opened) };
-        terminal::result(&text)?;
-        return Ok(0);
+    let view = match entry_named(flags)? {
+        Some((cache, entry)) => {
+            if flags.record.is_none() {
+                terminal::result(&if flags.json { json(&entry) } else { entry_in_words(&entry) })?;
+                return Ok(0);
+            }
+            let (cancel, tell) = (std::sync::atomic::AtomicBool::new(false), |_| {});
+            std::sync::Arc::new(store::open(&cache, entry.key, &How::new(1, &cancel, &tell))?)
+        }
+        None => {
+            let opened = open_dataset(flags)?;
+            if flags.record.is_none() {
+                terminal::result(&if flags.json { json(&built(&opened)) } else { in_words(&opened) })?;
+                return Ok(0);
+            }
+            opened.view
+        }
     };
-    let view = &opened.view;
+    let view = &view;
+    let n = flags.record.unwrap_or(0);
     if n >= u64::from(view.records()) {
         return Err(Error::usage(format!("--record {n}: there are {} records, counted from 0", view.records())));
     }
@@ -184,8 +199,44 @@ fn record_in_words(s: &Shown<'_>, body: &[u8]) -> String {
     )
 }
 
-/// The entry of a key, a folder or a dataset.
-fn open_entry(flags: &InspectFlags) -> Result<Opened> {
+/// The entry that is named by its folder, its key or the beginning of one, and the cache it is in; none for a dataset.
+fn entry_named(flags: &InspectFlags) -> Result<Option<(PathBuf, store::EntryInfo)>> {
+    let what = &flags.what;
+    if what.join("manifest.json").is_file()
+        && let (Some(cache), Some(key)) = (what.parent(), what.file_name().and_then(|n| n.to_str()))
+        && Digest::parse(key).is_some()
+    {
+        let cache = if cache.as_os_str().is_empty() { PathBuf::from(".") } else { cache.to_path_buf() };
+        let entry = store::find(&cache, key)?;
+        return Ok(Some((cache, entry)));
+    }
+    let text = what.to_string_lossy();
+    let hexadecimal = text.len() >= 6 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    if hexadecimal && !what.exists() {
+        let cache = dataset::cache_dir(flags.cache.cache_dir.as_deref())?;
+        let entry = store::find(&cache, &text)?;
+        return Ok(Some((cache, entry)));
+    }
+    Ok(None)
+}
+
+fn entry_in_words(entry: &store::EntryInfo) -> String {
+    format!(
+        "format       {}\nkey          {}\nrecords      {}\nbytes        {} of bodies, {} stored\nentry        {}\nmade         {}, last used {}\n{}",
+        entry.format,
+        entry.key,
+        units::show_count(entry.records),
+        units::show_size(entry.body_bytes),
+        units::show_size(entry.stored_bytes),
+        entry.path.display(),
+        entry.made_at,
+        entry.used_at,
+        entry.problem.as_ref().map_or(String::new(), |p| format!("problem      {p}\n")),
+    )
+}
+
+/// The entry of a dataset.
+fn open_dataset(flags: &InspectFlags) -> Result<Opened> {
     let request = dataset::request(&flags.what, &flags.shaping, &flags.cache, flags.seed, WhenFull::BuildPrivately)?;
     dataset::open(&request, None, true)
 }

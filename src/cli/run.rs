@@ -55,13 +55,18 @@ pub fn run(flags: &RunFlags) -> Result<u8> {
     for k in 1..=repeats {
         let dir = folder.as_ref().map(|f| if repeats > 1 { f.join(k.to_string()) } else { f.clone() });
         let mut dir = dir.map(|d| RunDir::prepare(&d)).transpose()?;
-        let (summary, merged) = once.run(dir.as_mut())?;
+        let (summary, merged, kept) = once.run(dir.as_mut())?;
         if !once.json() {
             let colour = if terminal::colour() { text::Colour::On } else { text::Colour::Off };
             let gap = if k > 1 { "\n" } else { "" };
             terminal::result(&format!("{gap}{}", text::render(&summary, &merged.samples, colour)))?;
         }
         codes.push(code_of(&summary));
+        // What was measured is told even when it cannot be kept.
+        if let Err(error) = kept {
+            terminal::say_error(&error);
+            codes.push(error.exit_code());
+        }
         let signalled = summary.signal.is_some();
         summaries.push(summary);
         if signalled {
@@ -132,8 +137,8 @@ impl Once<'_> {
         Ok(plan)
     }
 
-    /// One run, written to its directory.
-    fn run(&self, mut dir: Option<&mut RunDir>) -> Result<(Summary, Merged)> {
+    /// One run; the last part says whether it could be written to its directory.
+    fn run(&self, dir: Option<&mut RunDir>) -> Result<(Summary, Merged, Result<()>)> {
         let server = self.server()?;
         let plan = self.plan(server.as_ref())?;
         let records = match self.flags.output.records {
@@ -151,16 +156,18 @@ impl Once<'_> {
             thresholds: &self.judged.thresholds,
         };
         let (summary, merged) = report::finish(&asked, &result);
-        if let Some(dir) = &mut dir {
-            if let Some(format) = records {
-                let spools = report::records::spools(dir)?;
-                report::records::write(dir, format, &spools)?;
-                report::records::remove_spools(&spools)?;
-            }
-            dir.write_run(&summary, &merged)?;
-        }
-        Ok((summary, merged))
+        let kept = dir.map_or(Ok(()), |dir| keep(dir, records, &summary, &merged));
+        Ok((summary, merged, kept))
     }
+}
+
+/// Writes a run to its directory. Spools are gone after it, whatever happens: a full disk must not stay full of them.
+fn keep(dir: &mut RunDir, records: Option<report::records::Format>, summary: &Summary, merged: &Merged) -> Result<()> {
+    let spools = report::records::spools(dir)?;
+    let written = records.map_or(Ok(()), |format| report::records::write(dir, format, &spools).map(drop));
+    report::records::remove_spools(&spools)?;
+    dir.write_run(summary, merged)?;
+    written
 }
 
 /// What the results are held against, parsed before anything is sent.

@@ -42,6 +42,15 @@ fn build_then_inspect_gives_back_the_exact_bytes() {
         let out = ringload(dir.path(), &["inspect", "d.jsonl", "--record", &n, "--body"]);
         assert_eq!(text(&out.stdout), *body);
     }
+    let key = built["key"].as_str().unwrap();
+    let folder = format!("cache/{key}");
+    for entry in [key, &key[..12], &folder] {
+        let out = ringload(dir.path(), &["inspect", entry, "--record", "1", "--body"]);
+        assert_eq!(text(&out.stdout), bodies[1], "{entry}: {}", text(&out.stderr));
+        let out = ringload(dir.path(), &["inspect", entry, "--json"]);
+        let shown: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!((&shown["key"], &shown["records"]), (&built["key"], &2.into()));
+    }
     let out = ringload(dir.path(), &["inspect", "d.jsonl", "--record", "2", "--body"]);
     assert_eq!(out.status.code(), Some(2));
     assert!(text(&out.stderr).contains("2 records"), "{}", text(&out.stderr));

@@ -220,3 +220,81 @@ fn wrong_urls_and_flags_are_refused_with_the_reason_before_anything_is_sent() {
         assert!(text.contains(said) && !text.contains("panicked"), "{args:?}: {text}");
     }
 }
+
+#[test]
+fn a_schedule_whose_pass_takes_no_time_is_refused_and_repeats_follow_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::always(OK);
+    std::fs::write(dir.path().join("one.jsonl"), "{\"timestamp\":0,\"payload\":{\"i\":0}}\n").unwrap();
+    let args = ["run", &server.url(), "-f", "one.jsonl", "--schedule", "--repeat", "forever", "-d", "300ms", "-q"];
+    let out = ringload(dir.path(), &args);
+    assert_eq!(out.status.code(), Some(2), "{}", String::from_utf8_lossy(&out.stderr));
+    let rows: String = (0..3)
+        .map(|turn| format!("{{\"session_id\":\"s\",\"timestamp\":{},\"payload\":{{\"t\":{turn}}}}}\n", turn * 60))
+        .collect();
+    let rows = rows + "{\"session_id\":\"z\",\"timestamp\":40,\"payload\":{\"t\":9}}\n";
+    std::fs::write(dir.path().join("two.jsonl"), rows).unwrap();
+    let (code, summary) = run(dir.path(), &server.url(), &["-f", "two.jsonl", "--schedule", "--repeat", "2"]);
+    assert_eq!(code, 0, "{summary}");
+    let order: Vec<_> = server.requests().iter().map(|r| String::from_utf8_lossy(&r.body).into_owned()).collect();
+    assert_eq!(order.len(), 8, "{order:?}");
+    let first_pass: Vec<_> = order[..4].to_vec();
+    assert!(first_pass.contains(&"{\"t\":2}".to_owned()), "a pass ends before the next begins: {order:?}");
+}
+
+#[test]
+fn a_window_of_the_schedule_cuts_later_turns_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::always(OK);
+    let rows: String = (0..4)
+        .map(|turn| format!("{{\"session_id\":\"s\",\"timestamp\":{},\"payload\":{{\"t\":{turn}}}}}\n", turn * 50))
+        .collect();
+    std::fs::write(dir.path().join("s.jsonl"), rows).unwrap();
+    let (code, summary) =
+        run(dir.path(), &server.url(), &["-f", "s.jsonl", "--schedule", "--from", "50ms", "--to", "100ms"]);
+    assert_eq!((code, &summary["requests"]["succeeded"]), (0, &2.into()), "{summary}");
+    let sent: Vec<_> = server.requests().iter().map(|r| String::from_utf8_lossy(&r.body).into_owned()).collect();
+    assert_eq!(sent, ["{\"t\":1}", "{\"t\":2}"]);
+}
+
+#[test]
+fn two_targets_take_turns_and_a_dead_one_is_not_hidden() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (Server::always(OK), Server::always(OK));
+    let (url_a, url_b) = (a.url(), b.url());
+    let out =
+        ringload(dir.path(), &["run", &url_a, &url_b, "-b", "x", "-n", "20", "-c", "1", "-t", "1", "-q", "--json"]);
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!((a.requests().len(), b.requests().len()), (10, 10));
+    let dead = { std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap() };
+    let dead = format!("http://{dead}/");
+    let out =
+        ringload(dir.path(), &["run", &url_a, &dead, "-b", "x", "-n", "20", "-c", "4", "-t", "1", "-q", "--json"]);
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(summary["errors"], serde_json::json!({ "connect_refused": 10 }), "{summary}");
+}
+
+#[test]
+fn an_interim_answer_does_not_switch_off_the_first_byte_time_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(|conn| {
+        while conn.request().is_some() {
+            conn.send(b"HTTP/1.1 100 Continue\r\n\r\n");
+        }
+    });
+    let (_, summary) =
+        run(dir.path(), &server.url(), &["-b", "{}", "-c", "1", "-n", "2", "--first-byte-timeout", "200ms"]);
+    assert_eq!(summary["errors"], serde_json::json!({ "first_byte_timeout": 2 }), "{summary}");
+}
+
+#[test]
+fn the_warm_up_is_in_no_row_of_the_timeline() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::always(OK);
+    let (code, summary) =
+        run(dir.path(), &server.url(), &["-b", "{}", "-c", "1", "--warmup", "30", "-n", "50", "-o", "out"]);
+    assert_eq!((code, &summary["requests"]["issued"]), (0, &50.into()), "{summary}");
+    let csv = std::fs::read_to_string(dir.path().join("out/timeline.csv")).unwrap();
+    let issued: u64 = csv.lines().skip(1).map(|l| l.split(',').nth(1).unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(issued, 50, "{csv}");
+}
