@@ -260,15 +260,18 @@ impl<I: Io> Worker<'_, I> {
     #[inline]
     pub(super) fn response_came(&mut self, conn: ConnId, source: Source, n: usize, now: Nanos) {
         self.trips[conn.index()].last_byte = now;
-        if self.shared.plan.timeouts.idle_ns != u64::MAX || self.shared.plan.timeouts.first_byte_ns != u64::MAX {
-            self.deadlines[conn.index()] = self.deadline(conn, now);
-            self.next_sweep = self.next_sweep.min(self.deadlines[conn.index()]);
-        }
         if self.tally.wants_bytes() {
             self.keep_bytes(conn, source, n);
         }
         match self.read(conn, source, n, now) {
-            Read::More => {}
+            // Only now is it known whether these bytes were of the final response.
+            Read::More => {
+                let timeouts = &self.shared.plan.timeouts;
+                if timeouts.idle_ns != u64::MAX || timeouts.first_byte_ns != u64::MAX {
+                    self.deadlines[conn.index()] = self.deadline(conn, now);
+                    self.next_sweep = self.next_sweep.min(self.deadlines[conn.index()]);
+                }
+            }
             Read::Complete { surplus } => {
                 if surplus {
                     self.conns[conn.index()].set(flag::LAST);
