@@ -390,6 +390,12 @@ pub fn import(cache: &Path, input: &mut dyn Read, how: &How<'_>) -> Result<Key> 
     for (name, bytes) in [(entry::INDEX, manifest.index_bytes), (entry::DATA, manifest.data_bytes)] {
         take(&mut input, &temporary.path().join(name), bytes, how)?;
     }
+    // To the very end: only there does the decoder hold the whole against its checksum.
+    match input.read(&mut [0]) {
+        Ok(0) => {}
+        Ok(_) => return Err(bad("there is more behind its end")),
+        Err(error) => return Err(broken(error)),
+    }
     take(&mut text.as_slice(), &temporary.path().join(entry::MANIFEST), length, how)?;
     folder::sync(temporary.path())?;
     let wanted = Wanted { folder: temporary.path(), key, reference: None };
