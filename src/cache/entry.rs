@@ -5,11 +5,12 @@
 //! are checked once: as long as the two files keep inode, size and times they are those that were checked.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, TryLockError},
     io::{self, Read},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use super::{
@@ -29,6 +30,10 @@ use crate::{cache::folder, sys::mem::Map};
 const ALWAYS_CHECKED_BYTES: u64 = 32 << 20;
 /// An index of this size is copied: then nothing done to the file can be seen by a run, and reads cost no page faults.
 const COPIED_BYTES: u64 = 4 << 20;
+/// Tries for a lock that nobody holds for long.
+const TRIES: usize = 20;
+/// Between two of them.
+const PAUSE: Duration = Duration::from_micros(500);
 /// Longest manifest.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 
@@ -79,7 +84,7 @@ pub(super) fn open(wanted: &Wanted<'_>, depth: Depth, memo: &Memo, threads: usiz
     };
     owned(&directory, "the folder")?;
     // For as long as the view lives `gc` sees that the entry is in use. Without locks it is removed under us, and goes on.
-    let _ = directory.try_lock_shared();
+    mark_in_use(&directory);
     let manifest = read_manifest(wanted.folder)?;
     if manifest.key != wanted.key {
         return Err(format!("manifest.json is of another key, {}", manifest.key).as_str().into());
@@ -127,6 +132,30 @@ pub(super) fn open(wanted: &Wanted<'_>, depth: Depth, memo: &Memo, threads: usiz
         return Err("its files were cut short while they were read".into());
     }
     Ok(view)
+}
+
+/// Takes a shared lock on the folder. Whoever holds it alone does so for a moment, to ask whether it is in use: so a few tries,
+/// or the run would go on unseen by `gc`.
+fn mark_in_use(directory: &File) {
+    for _ in 0..TRIES {
+        match directory.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            _ => return,
+        }
+    }
+}
+
+/// True when a view of the entry is open anywhere.
+pub(super) fn in_use(folder: &Path) -> bool {
+    let Ok(directory) = File::open(folder) else { return false };
+    // A process that is being started holds the locks of the one that starts it until it runs its own program.
+    for _ in 0..TRIES {
+        match directory.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// Holds the manifest to the index.

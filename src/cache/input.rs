@@ -22,7 +22,10 @@ use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{How, memo::Memo, spec::Digest};
-use crate::data::{Error, Result, error::Place};
+use crate::{
+    data::{Error, Result, error::Place},
+    sys,
+};
 
 /// Bytes of one piece: hashed by one core at a time. Part of what a digest means.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
@@ -193,6 +196,9 @@ impl Input {
         }
         if self.sources.iter().any(|s| s.digest.is_none()) {
             let began_ns = Memo::now_ns();
+            for file in self.sources.iter().filter(|s| s.digest.is_none()).filter_map(Source::memoable) {
+                sys::fs::arm_times(file);
+            }
             self.hash(how, |source| source.digest.is_none())?;
             for source in self.sources.iter().filter(|s| !s.pieces.is_empty()) {
                 if let (Some(digest), Some(path)) = (source.digest, source.memoable()) {
@@ -569,7 +575,7 @@ fn read_pipe_to_end(input: &mut dyn Read, folder: &Path, how: &How<'_>) -> Resul
         match &mut spill {
             None if start.len() + now <= MEMORY_BYTES => start.extend_from_slice(&block[..now]),
             None => {
-                let file = crate::sys::fs::unnamed_file(folder)
+                let file = sys::fs::unnamed_file(folder)
                     .map_err(|e| Error::file("cannot make a temporary file in", folder, e))?;
                 file.write_all_at(&start, 0).map_err(|e| Error::file("cannot write to", folder, e))?;
                 file.write_all_at(&block[..now], bytes).map_err(|e| Error::file("cannot write to", folder, e))?;

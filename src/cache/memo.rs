@@ -3,7 +3,8 @@
 //!
 //! Promises: a memo is believed only when device, inode, size, mtime and ctime are all the same *and* the file was last changed
 //! clearly before its hashing began. So an edit in the same tick of the file system's clock, or one that puts size and mtime
-//! back, is hashed again: ctime cannot be put back. Anything odd about a memo means hashing; failing to write one means nothing.
+//! back, is hashed again: ctime cannot be put back. Nor can it be kept from moving by writing through a map: the file's times
+//! are armed before it is hashed (`sys::fs::arm_times`). Anything odd about a memo means hashing; failing to write one means nothing.
 
 use std::{
     fs::File,
@@ -111,11 +112,12 @@ fn at_rest(stamp: &Stamp, at_ns: i128) -> bool {
     stamp.mtime_ns.max(stamp.ctime_ns) + AT_REST_NS <= at_ns
 }
 
-/// False for file systems whose ctime is not the time of the last change, or not kept by anybody we can trust.
+/// False for file systems whose ctime is not the time of the last change, or not kept by anybody we can trust; tmpfs does not
+/// move it for writes through a map.
 fn has_ctime(file: &File) -> bool {
-    use nix::sys::statfs::{FUSE_SUPER_MAGIC, FsType, MSDOS_SUPER_MAGIC, SMB_SUPER_MAGIC, fstatfs};
+    use nix::sys::statfs::{FUSE_SUPER_MAGIC, FsType, MSDOS_SUPER_MAGIC, SMB_SUPER_MAGIC, TMPFS_MAGIC, fstatfs};
     const V9FS_MAGIC: FsType = FsType(0x0102_1997);
-    let odd = [FUSE_SUPER_MAGIC, MSDOS_SUPER_MAGIC, SMB_SUPER_MAGIC, V9FS_MAGIC];
+    let odd = [FUSE_SUPER_MAGIC, MSDOS_SUPER_MAGIC, SMB_SUPER_MAGIC, TMPFS_MAGIC, V9FS_MAGIC];
     fstatfs(file).is_ok_and(|fs| !odd.contains(&fs.filesystem_type()))
 }
 

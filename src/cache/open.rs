@@ -198,7 +198,8 @@ pub(super) fn spec_of(
             draw_seed: if format == Format::RandomPool { request.reading.draw_seed } else { 0 },
             ..request.reading.clone()
         },
-        dedup: request.dedup,
+        // A body that stays where it is shares nothing.
+        dedup: if request.store == Store::Reference { Dedup::Off } else { request.dedup },
         store: request.store,
         shaping,
     }

@@ -3,9 +3,11 @@
 
 use std::{
     fs::{File, OpenOptions},
+    hash::{BuildHasher, RandomState},
     io::{self, Read, Write},
     os::unix::fs::OpenOptionsExt,
-    path::Path,
+    path::{Path, PathBuf},
+    time::Duration,
 };
 
 use super::{check::Check, entry::DATA, folder, manifest::Manifest};
@@ -13,8 +15,10 @@ use crate::data::{Error, Result};
 
 /// Name of the compressed data.
 pub(super) const PACKED: &str = "dataset.dat.zst";
-/// Name of either while it is being made. Of no entry that is complete without it.
-const HALF: &str = "half.tmp";
+/// Beginning of the name of either while it is being made.
+const HALF: &str = "half.tmp.";
+/// Nobody has written to a half-made file for so long: whoever did is dead.
+const HALF_AGE_MAX: Duration = Duration::from_secs(60);
 /// The reference library's default: about 400 MB a second a core, and text to a third.
 const LEVEL: i32 = 3;
 /// Read and written at a time.
@@ -22,7 +26,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 
 /// Puts the compressed data in the place of the plain one. A run that has mapped it goes on.
 pub(super) fn pack(entry: &Path) -> Result<()> {
-    let (plain, half) = (entry.join(DATA), entry.join(HALF));
+    let (plain, half) = (entry.join(DATA), half(entry));
     let made = (|| {
         let input = File::open(&plain)?;
         let bytes = input.metadata()?.len();
@@ -40,8 +44,8 @@ pub(super) fn pack(entry: &Path) -> Result<()> {
 
 /// Puts the plain data beside the compressed one, held to the manifest's length and checksum. The error is a reason.
 pub(super) fn unpack(entry: &Path, manifest: &Manifest) -> Result<(), String> {
-    // Two runs may unpack at once: each into its own file, and the last one wins with the same bytes.
-    let half = entry.join(format!("{HALF}.{}", std::process::id()));
+    // Several may unpack at once: each into its own file, and the last one wins with the same bytes.
+    let half = half(entry);
     let result = unpack_to(entry, &half, manifest).and_then(|()| {
         std::fs::rename(&half, entry.join(DATA)).map_err(|e| format!("dataset.dat cannot be unpacked: {e}"))
     });
@@ -71,6 +75,23 @@ fn unpack_to(entry: &Path, half: &Path, manifest: &Manifest) -> Result<(), Strin
     out.sync_all().map_err(failed)
 }
 
+/// A name that nobody has: not by the process's number alone, which another one has in another container.
+fn half(entry: &Path) -> PathBuf {
+    entry.join(format!("{HALF}{:016x}", RandomState::new().hash_one(std::process::id())))
+}
+
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(path)
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Removes half-made files that nobody writes to any more.
+pub(super) fn sweep(entry: &Path) {
+    for file in std::fs::read_dir(entry).into_iter().flatten().flatten() {
+        let half = file.file_name().to_string_lossy().starts_with(HALF);
+        let age = file.metadata().and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
+        if half && age.is_some_and(|age| age > HALF_AGE_MAX) {
+            // What cannot be removed now is there next time.
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
 }

@@ -106,7 +106,7 @@ fn info(path: &Path, key: Key) -> EntryInfo {
         stored_bytes: 0,
         packed: there(entry::DATA).is_none() && there(pack::PACKED).is_some(),
         reference: false,
-        in_use: in_use(path),
+        in_use: entry::in_use(path),
         made_at: String::new(),
         used_at: used.map(stamp).unwrap_or_default(),
         problem: None,
@@ -138,11 +138,6 @@ fn reason(doubt: Doubt) -> String {
 fn files_of(folder: &Path) -> Vec<(PathBuf, u64)> {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     files.filter_map(|file| Some((file.path(), file.metadata().ok()?.len()))).collect()
-}
-
-/// A view holds a shared lock on its entry's folder.
-fn in_use(path: &Path) -> bool {
-    File::open(path).is_ok_and(|folder| matches!(folder.try_lock(), Err(std::fs::TryLockError::WouldBlock)))
 }
 
 /// The one entry whose key begins so: at least four digits.
@@ -283,6 +278,9 @@ pub fn gc(cache: &Path, keep: &Keep) -> Result<Collected> {
     }
     let now = SystemTime::now();
     for entry in list(cache)? {
+        if !keep.dry_run {
+            pack::sweep(&entry.path);
+        }
         // A time in the future is one of a clock that was put back: the entry is young.
         let age = entry.used.and_then(|used| now.duration_since(used).ok()).unwrap_or_default();
         let why = if keep.max_age.is_some_and(|max| max < age) {

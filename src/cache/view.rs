@@ -287,6 +287,11 @@ impl View {
         self.data.changed() || self.index.changed()
     }
 
+    /// The first record whose body is not what was stored. Reads all of the data.
+    pub fn first_damaged(&self) -> Option<RecordId> {
+        self.ids().find(|&record| !self.body_is_whole(record))
+    }
+
     fn each_span(&self, record: RecordId, mut take: impl FnMut(&[u8])) -> Result<(), Changed> {
         self.spans(record).iter().try_for_each(|span| self.data.read(span.offset..span.end(), &mut take))
     }

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     cache::{Event, How, Key, store},
     data::{Error, Result, units},
-    sys::cpu,
+    sys::{cpu, signal},
 };
 
 /// Does one verb.
@@ -95,6 +95,7 @@ fn keys(cache: &Path, starts: &[String]) -> Result<Vec<Key>> {
     starts.iter().map(|start| store::find(cache, start).map(|e| e.key)).collect()
 }
 
+/// Works with all cores; an interrupt ends it, and leaves nothing half done.
 fn with_threads<T>(work: impl FnOnce(&How<'_>) -> Result<T>) -> Result<T> {
     let cancel = AtomicBool::new(false);
     let tell = |event: Event| {
@@ -102,7 +103,9 @@ fn with_threads<T>(work: impl FnOnce(&How<'_>) -> Result<T>) -> Result<T> {
             terminal::say(&text);
         }
     };
-    work(&How::new(cpu::allowed().len(), &cancel, &tell))
+    signal::watch()?;
+    let how = How::new(cpu::allowed().len(), &cancel, &tell);
+    dataset::interruptible(&cancel, || work(&how))
 }
 
 fn verify(starts: &[String], dir: &CacheDirFlags) -> Result<u8> {

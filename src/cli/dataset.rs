@@ -12,11 +12,11 @@ use std::{
 
 use super::{
     bodies::AssistantFlag,
-    flags::{CacheUseFlags, DedupFlag, ShapingFlags},
+    flags::{CacheUseFlags, CompressFlag, DedupFlag, ShapingFlags, StoreFlag},
     terminal::{self, ProgressLine},
 };
 use crate::{
-    cache::{self, BuildRequest, Dedup, Event, How, Opened, Origin, Reading, WhenFull},
+    cache::{self, BuildRequest, Dedup, Event, How, Opened, Origin, Reading, Store, WhenFull},
     data::{
         Error, Result,
         results::{CacheState, DatasetFacts},
@@ -44,7 +44,7 @@ pub fn cache_dir(asked: Option<&Path>) -> Result<PathBuf> {
 
 /// What is asked of the cache.
 ///
-/// Errors: an unknown format.
+/// Errors: an unknown format; flags that have no use together.
 pub fn request(
     dataset: &Path,
     shaping: &ShapingFlags,
@@ -52,6 +52,7 @@ pub fn request(
     seed: u64,
     when_full: WhenFull,
 ) -> Result<BuildRequest> {
+    useless(shaping, cache)?;
     let dir = if cache.no_cache { None } else { Some(cache_dir(cache.cache_dir.as_deref())?) };
     let format = match shaping.format.as_str() {
         "auto" => None,
@@ -75,6 +76,11 @@ pub fn request(
             DedupFlag::Chunk => Dedup::Chunk,
             DedupFlag::Off => Dedup::Off,
         },
+        store: match shaping.store {
+            StoreFlag::Copy => Store::Copy,
+            StoreFlag::Reference => Store::Reference,
+        },
+        compress: cache.compress == CompressFlag::Zstd,
         verify: cache.verify,
         lock_timeout: Duration::from_nanos(cache.lock_timeout),
         when_full,
@@ -82,12 +88,27 @@ pub fn request(
     })
 }
 
+/// Flags that the others leave nothing to do are refused by name.
+fn useless(shaping: &ShapingFlags, cache: &CacheUseFlags) -> Result<()> {
+    let reference = shaping.store == StoreFlag::Reference;
+    let refuse = |what: &str| Err(Error::usage(what));
+    if cache.compress == CompressFlag::Zstd && cache.no_cache {
+        return refuse("--compress zstd: --no-cache keeps nothing that could be compressed; drop one of them");
+    }
+    if cache.compress == CompressFlag::Zstd && reference {
+        return refuse("--compress zstd: --store reference keeps no data that could be compressed; drop one of them");
+    }
+    if reference && matches!(shaping.dedup, DedupFlag::Exact | DedupFlag::Chunk) {
+        return refuse("--dedup: --store reference leaves every body where it stands in the dataset; drop one of them");
+    }
+    Ok(())
+}
+
 /// Finds or builds, with a progress line on a terminal. An interrupt ends it.
 ///
 /// Errors: as [`cache::open_or_build`].
 pub fn open(request: &BuildRequest, threads: Option<u64>, quiet: bool) -> Result<Opened> {
     let cancel = AtomicBool::new(false);
-    let done = AtomicBool::new(false);
     let line = Mutex::new((!quiet && terminal::stderr_is_terminal()).then(ProgressLine::new));
     let tell = |event: Event| match event {
         Event::Notice(text) => {
@@ -108,7 +129,19 @@ pub fn open(request: &BuildRequest, threads: Option<u64>, quiet: bool) -> Result
     };
     let threads = threads.map_or_else(|| cpu::allowed().len(), |n| n as usize);
     let how = How::new(threads, &cancel, &tell);
-    let opened = thread::scope(|scope| {
+    let opened = interruptible(&cancel, || cache::open_or_build(request, &how));
+    if let Ok(mut line) = line.lock()
+        && let Some(line) = line.as_mut()
+    {
+        line.clear();
+    }
+    opened
+}
+
+/// Does `work`, and sets `cancel` once a signal asks for an end.
+pub fn interruptible<T>(cancel: &AtomicBool, work: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
         let watcher = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 if signal::asked().is_some() {
@@ -118,17 +151,11 @@ pub fn open(request: &BuildRequest, threads: Option<u64>, quiet: bool) -> Result
                 thread::park_timeout(Duration::from_millis(20));
             }
         });
-        let opened = cache::open_or_build(request, &how);
+        let result = work();
         done.store(true, Ordering::Relaxed);
         watcher.thread().unpark();
-        opened
-    });
-    if let Ok(mut line) = line.lock()
-        && let Some(line) = line.as_mut()
-    {
-        line.clear();
-    }
-    opened
+        result
+    })
 }
 
 /// What the summary says about an opened dataset.

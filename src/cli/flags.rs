@@ -293,6 +293,9 @@ pub struct ShapingFlags {
     /// How equal stretches are stored
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub dedup: DedupFlag,
+    /// Where body bytes are kept: in the cache, or only in the dataset's own file (for what is too large to copy)
+    #[arg(long, value_name = "WHERE", default_value = "copy")]
+    pub store: StoreFlag,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub bodies: BodyFlags,
@@ -314,6 +317,9 @@ pub struct CacheUseFlags {
     /// Longest wait for another builder of the same entry; then a private build
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = units::parse_duration)]
     pub lock_timeout: u64,
+    /// Leave the entry's data compressed, for keeping or shipping; a run unpacks it before it maps it
+    #[arg(long, value_name = "HOW", default_value = "none")]
+    pub compress: CompressFlag,
 }
 
 /// Flags of `build`.
@@ -678,6 +684,18 @@ choice! {
     FormatOut { /// A table for people
     Text, /// The summary
     Json }
+}
+choice! {
+    /// `--store`.
+    StoreFlag { /// A copy in the cache
+    Copy, /// An index over the dataset's own file
+    Reference }
+}
+choice! {
+    /// `--compress`.
+    CompressFlag { /// As it is mapped
+    None, /// Zstandard
+    Zstd }
 }
 choice! {
     /// `--dedup`.

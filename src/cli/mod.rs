@@ -29,6 +29,7 @@ use flags::{Cli, Command};
 
 /// Runs the command line to its exit status.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    signal::ignore_file_limit();
     let args: Vec<OsString> = args.into_iter().collect();
     let args = match config::with_config(&args, &command()) {
         Ok(args) => args,

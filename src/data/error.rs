@@ -137,6 +137,12 @@ impl Error {
     pub fn file(what: &'static str, path: &Path, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace { path: path.to_path_buf() },
+            // The limit of a file's size is the environment's, as a full disk is.
+            io::ErrorKind::FileTooLarge => Self::Environment {
+                call: "write",
+                what: format!("{what} {}: the file would be larger than the limit of this process", path.display()),
+                cure: "raise it with `ulimit -f unlimited`".into(),
+            },
             _ => Self::File { what, path: path.to_path_buf(), source },
         }
     }

@@ -125,6 +125,7 @@ pub fn p99_so_far(workers: &[Live]) -> Option<u64> {
 pub struct Control {
     asked: AtomicU8,
     errors: AtomicBool,
+    changed: AtomicBool,
 }
 
 /// How workers are asked to stop.
@@ -155,6 +156,17 @@ impl Control {
     /// True when too many requests failed.
     pub fn halted_for_errors(&self) -> bool {
         self.errors.load(Ordering::Relaxed)
+    }
+
+    /// Says that the files of the cache entry are others now: no request that begins from here on may be sent.
+    pub fn entry_changed(&self) {
+        self.changed.store(true, Ordering::Relaxed);
+    }
+
+    /// True when the bytes that would be sent may not be those that were stored.
+    #[inline]
+    pub fn is_entry_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
     }
 
     /// What was asked so far.

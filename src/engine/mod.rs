@@ -19,7 +19,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Barrier,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
     thread,
@@ -49,6 +49,8 @@ use crate::{
 
 /// How often the control thread looks.
 const LOOK: Duration = Duration::from_millis(20);
+/// From the look that found the cache entry changed to the end of the run.
+const CHANGED_TOLD_NS: u64 = 100_000_000;
 /// How long before the start the workers are released: enough for all of them to wake.
 const LEAD_NS: u64 = 2_000_000;
 /// Send-area bytes for small bodies over all connections of a worker: 4 MiB, so that 10,000 connections stay within 8 MiB.
@@ -86,13 +88,25 @@ pub fn run(plan: Plan, view: Arc<View>, rows: Option<&Path>, observe: &mut dyn F
         plan,
     };
     let started_unix_ns = clock::unix_ns();
-    let gate = Gate { barrier: Barrier::new(workers + 1), start: AtomicU64::new(0), abort: AtomicBool::new(false) };
+    let gate = Gate {
+        barrier: Barrier::new(workers + 1),
+        start: AtomicU64::new(0),
+        abort: AtomicBool::new(false),
+        working: AtomicUsize::new(workers),
+    };
+    let control_thread = thread::current();
     let ended = thread::scope(|scope| -> Result<Vec<Ended>> {
         let (ready, readies) = mpsc::channel();
         let mut threads = Vec::new();
         for index in 0..workers {
             let (ready, shared, set_up, gate) = (ready.clone(), &shared, &set_up, &gate);
-            let body = move || work(index, shared, set_up, gate, rows, started_unix_ns, &ready);
+            let control_thread = &control_thread;
+            let body = move || {
+                let ended = work(index, shared, set_up, gate, rows, started_unix_ns, &ready);
+                gate.working.fetch_sub(1, Ordering::Release);
+                control_thread.unpark();
+                ended
+            };
             let name = format!("worker-{index}");
             threads.push(thread::Builder::new().name(name).spawn_scoped(scope, body).map_err(|e| {
                 Error::Environment {
@@ -115,7 +129,7 @@ pub fn run(plan: Plan, view: Arc<View>, rows: Option<&Path>, observe: &mut dyn F
         gate.start.store(shared.clock.now().plus(LEAD_NS).0, Ordering::Relaxed);
         gate.barrier.wait();
         if first_error.is_none() {
-            watch(&shared, Nanos(gate.start.load(Ordering::Relaxed)), &threads, observe);
+            watch(&shared, &gate, &threads, observe);
         }
         let mut results = Vec::with_capacity(workers);
         for thread in threads {
@@ -226,6 +240,8 @@ struct Gate {
     barrier: Barrier,
     start: AtomicU64,
     abort: AtomicBool,
+    /// Workers that have not come to their end; one that panics stays among them.
+    working: AtomicUsize,
 }
 
 /// What a worker hands back.
@@ -343,16 +359,28 @@ fn preconnects(plan: &Plan, set_up: &SetUp, connections: u32, workers: usize) ->
 /// The control thread's part while the load runs.
 fn watch<T>(
     shared: &Shared,
-    start: Nanos,
+    gate: &Gate,
     threads: &[thread::ScopedJoinHandle<'_, T>],
     observe: &mut dyn FnMut(&Progress),
 ) {
-    while !threads.iter().all(thread::ScopedJoinHandle::is_finished) {
-        thread::sleep(LOOK);
+    let start = Nanos(gate.start.load(Ordering::Relaxed));
+    let mut changed_ns = None;
+    while gate.working.load(Ordering::Acquire) > 0 && !threads.iter().all(thread::ScopedJoinHandle::is_finished) {
+        // The last worker ends the wait, so that a short run is told at once.
+        thread::park_timeout(LOOK);
         if signal::asked().is_some() {
             shared.control.halt(Halt::Drain);
         }
         let counts = live::total(&shared.live);
+        match changed_ns {
+            None if shared.view.changed() => {
+                shared.control.entry_changed();
+                changed_ns = Some(shared.clock.now());
+            }
+            // The requests that begin meanwhile say why it ends, each by its class.
+            Some(seen) if shared.clock.now().since(seen) >= CHANGED_TOLD_NS => shared.control.halt(Halt::Drain),
+            _ => {}
+        }
         if too_many_errors(shared.plan.stop.max_errors, &counts) {
             shared.control.halt_for_errors();
         }
@@ -406,8 +434,7 @@ fn gather(ended: Vec<Ended>, shared: &Shared, start: Nanos, started_unix_ns: u64
         notes.push("nothing was measured: the warm-up took every request; make it shorter, or the run longer".into());
     }
     if shared.view.changed() {
-        notes
-            .push("the entry's files were changed under the run: bodies may have been others than those stored".into());
+        notes.push(changed_note(&shared.view));
         by = EndedBy::Error;
     }
     let begun_ns = measured_from.since(Nanos::ZERO);
@@ -419,6 +446,16 @@ fn gather(ended: Vec<Ended>, shared: &Shared, start: Nanos, started_unix_ns: u64
         issue_window_ns,
         notes,
         target: None,
+    }
+}
+
+/// What is known about bodies that were sent while the files of their entry changed.
+fn changed_note(view: &View) -> String {
+    let told = "the entry's files were changed under the run, which was ended; requests of the last moments before may have \
+                carried other bodies than those stored";
+    match view.first_damaged() {
+        Some(record) => format!("{told}; the body of record {record} is one that is now another"),
+        None => format!("{told}; every body is now as it was stored"),
     }
 }
 

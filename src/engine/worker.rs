@@ -375,6 +375,9 @@ impl<'a, I: Io> Worker<'a, I> {
         }
         self.deadlines[conn.index()] = self.deadline(conn, now);
         self.next_sweep = self.next_sweep.min(self.deadlines[conn.index()]);
+        if shared.control.is_entry_changed() {
+            return self.fail_changed(conn, now);
+        }
         let sent = if secure {
             return self.begin_tls(conn, head, now);
         } else if body == 0 {

@@ -19,6 +19,15 @@ pub fn begin_writeback(file: &File, offset: u64, bytes: u64) {
         unsafe { libc::sync_file_range(file.as_raw_fd(), offset as i64, bytes as i64, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
+/// Makes the kernel notice every change of a file from now on. A page that is written through a map moves the file's times
+/// only at the first write since it was last given to the disk: so what is dirty is handed over now, and the next write of
+/// any page moves them again. Nothing is waited for but pages that are on their way. Useless on tmpfs, which has no disk.
+pub fn arm_times(file: &File) {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE;
+    // SAFETY: the descriptor is open for the whole call; no memory is involved. Zero bytes mean up to the end.
+    let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
+}
+
 /// A file without a name in `folder`, read and write. It is gone when it is closed, whatever ends us.
 pub fn unnamed_file(folder: &Path) -> io::Result<File> {
     let open = OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(folder);
@@ -73,6 +82,30 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
+
+    #[test]
+    fn a_write_through_a_map_moves_the_times_of_an_armed_file() {
+        use std::os::unix::fs::MetadataExt;
+
+        let file = tempfile::tempfile_in(".").unwrap();
+        file.set_len(8192).unwrap();
+        // SAFETY: the file is this test's own and is not cut short.
+        let mut map = unsafe { memmap2::MmapMut::map_mut(&file).unwrap() };
+        map[0] = 1;
+        let before = file.metadata().unwrap();
+        arm_times(&file);
+        // The kernel's clock for files ticks every few milliseconds.
+        let begun = std::time::Instant::now();
+        loop {
+            map[1] = map[1].wrapping_add(1);
+            let now = file.metadata().unwrap();
+            if (now.mtime(), now.mtime_nsec()) != (before.mtime(), before.mtime_nsec()) {
+                break;
+            }
+            assert!(begun.elapsed().as_secs() < 5, "the write was not noticed");
+            arm_times(&file);
+        }
+    }
 
     #[test]
     fn an_unnamed_file_leaves_nothing_behind() {

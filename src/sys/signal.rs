@@ -5,7 +5,7 @@ use std::{
     thread,
 };
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use crate::data::{Error, Result};
 
@@ -46,6 +46,14 @@ pub fn watch() -> Result<()> {
     };
     thread::Builder::new().name("signals".into()).spawn(wait).map_err(|e| refused(e.to_string()))?;
     Ok(())
+}
+
+/// Leaves a write beyond the limit of a file's size (`ulimit -f`) an error of that write: SIGXFSZ would end the process, and
+/// with it all that could be said or tidied up.
+pub fn ignore_file_limit() {
+    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    // SAFETY: ignoring a signal installs no code.
+    let _ = unsafe { sigaction(Signal::SIGXFSZ, &ignore) };
 }
 
 /// What a signal asked for so far.
