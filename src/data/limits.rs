@@ -48,6 +48,9 @@ pub const COMPLETIONS_PER_TURN: usize = 256;
 pub const STARTS_PER_TURN: u32 = 256;
 /// Longest wait in the kernel: how soon a worker sees an interrupt.
 pub const WAIT_MAX_NS: u64 = 50_000_000;
+/// How long a connection that was shut down waits for its peer's acknowledgement before it is aborted: more than a round trip
+/// of any network, little beside a run.
+pub const CLOSE_WAIT_NS: u64 = 1_000_000_000;
 /// Size of one receive buffer of the provided ring: holds nearly every JSON answer and several stream events.
 pub const RECV_BUFFER_BYTES: usize = 4 << 10;
 /// Receive buffers of one worker, at least and at most. Measured: 32 for 1,000 connections cost twice the CPU a request.

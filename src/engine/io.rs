@@ -31,6 +31,8 @@ pub trait Io {
     fn shutdown(&mut self, conn: ConnId);
     /// Cancels what the slot has in the kernel.
     fn cancel(&mut self, conn: ConnId, generation: u16);
+    /// Drops what the peer does not acknowledge, so that the kernel lets go of it.
+    fn abort(&mut self, conn: ConnId);
     /// Closes the socket.
     fn close(&mut self, conn: ConnId);
     /// Submits, and waits for a completion for at most so long; 0 does not wait.
@@ -91,6 +93,9 @@ impl Io for Ring {
     }
     fn cancel(&mut self, conn: ConnId, generation: u16) {
         Ring::cancel(self, conn, generation);
+    }
+    fn abort(&mut self, conn: ConnId) {
+        Ring::abort(self, conn);
     }
     fn close(&mut self, conn: ConnId) {
         Ring::close(self, conn);

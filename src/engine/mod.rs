@@ -10,6 +10,8 @@ pub mod live;
 pub mod quiet;
 mod rows;
 mod secure;
+#[cfg(test)]
+mod sim;
 mod slots;
 pub mod tally;
 mod tls;

@@ -6,7 +6,7 @@ use super::{
     worker::Worker,
 };
 use crate::data::{
-    ConnId, Nanos,
+    ConnId, Nanos, limits,
     metric::Metric,
     outcome::{ErrorClass, Outcome},
     plan::Reuse,
@@ -230,10 +230,13 @@ impl<I: Io> Worker<'_, I> {
         let connecting = c.state == State::Connecting;
         c.state = State::Closing;
         c.clear(flag::WAITED);
-        self.deadlines[conn.index()] = Nanos::NONE;
         if c.in_kernel == 0 {
+            self.deadlines[conn.index()] = Nanos::NONE;
             return self.closed(conn);
         }
+        let until = self.dispatched.plus(limits::CLOSE_WAIT_NS);
+        self.deadlines[conn.index()] = until;
+        self.next_sweep = self.next_sweep.min(until);
         let (generation, sending) = (c.generation, c.has(flag::SEND));
         self.io.shutdown(conn);
         if connecting || sending {
@@ -249,6 +252,7 @@ impl<I: Io> Worker<'_, I> {
         let c = &mut self.conns[conn.index()];
         debug_assert!(c.state == State::Closing && c.in_kernel == 0);
         c.state = State::Closed;
+        self.deadlines[conn.index()] = Nanos::NONE;
         c.generation = c.generation.wrapping_add(1);
         c.flags &= flag::LISTED | flag::STARVED;
         self.closed.push(conn.0);
@@ -303,7 +307,9 @@ impl<I: Io> Worker<'_, I> {
                 };
                 self.fail(conn, class, "", now);
             }
-            State::Closed | State::Idle | State::Closing => {}
+            // A peer that acknowledges nothing keeps a zero-copy send's memory in the kernel, and with it the slot.
+            State::Closing => self.io.abort(conn),
+            State::Closed | State::Idle => {}
         }
     }
 

@@ -486,8 +486,16 @@ impl<'a, I: Io> Worker<'a, I> {
                 self.begin_close(ConnId(slot));
             }
         }
-        // A second is enough for every completion but the notification of a peer that never acknowledges.
-        for _ in 0..100 {
+        // A tenth of a second is enough for every completion but the notification of a peer that does not acknowledge: such a
+        // connection is aborted.
+        for turn in 0..100 {
+            if turn == 10 {
+                for slot in 0..self.conns.len() as u32 {
+                    if self.conns[slot as usize].state == State::Closing {
+                        self.io.abort(ConnId(slot));
+                    }
+                }
+            }
             if self.io.in_kernel() == 0 || self.io.submit_and_wait(10_000_000).is_err() {
                 break;
             }

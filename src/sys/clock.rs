@@ -10,17 +10,34 @@ use crate::data::Nanos;
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     anchor_ns: u64,
+    /// Where a simulation keeps its time.
+    #[cfg(test)]
+    driven: Option<&'static std::sync::atomic::AtomicU64>,
 }
 
 impl Clock {
     /// A clock whose zero is now.
     pub fn start() -> Self {
-        Self { anchor_ns: monotonic_ns() }
+        Self {
+            anchor_ns: monotonic_ns(),
+            #[cfg(test)]
+            driven: None,
+        }
+    }
+
+    /// A clock that shows what a simulation sets.
+    #[cfg(test)]
+    pub fn driven(time_ns: &'static std::sync::atomic::AtomicU64) -> Self {
+        Self { anchor_ns: 0, driven: Some(time_ns) }
     }
 
     /// Time since the anchor.
     #[inline]
     pub fn now(&self) -> Nanos {
+        #[cfg(test)]
+        if let Some(time_ns) = self.driven {
+            return Nanos(time_ns.load(std::sync::atomic::Ordering::Relaxed));
+        }
         Nanos(monotonic_ns().saturating_sub(self.anchor_ns))
     }
 

@@ -67,6 +67,19 @@ pub const ZC_COPIED: i32 = i32::MIN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferId(u16);
 
+#[cfg(test)]
+impl BufferId {
+    /// A buffer of a simulated ring.
+    pub const fn of_simulation(id: u16) -> Self {
+        Self(id)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+}
+
 /// How a vectored send goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copying {
@@ -356,6 +369,14 @@ impl Ring {
         let entry = opcode::AsyncCancel2::new(CancelBuilder::fd(fd).all()).build();
         // SAFETY: the operation names a descriptor and no memory.
         unsafe { self.push(entry, pack(Op::Cancel, conn, generation)) };
+    }
+
+    /// Resets a slot's connection and drops what its peer does not acknowledge: the kernel lets go of a zero-copy send's memory
+    /// then, which would last until TCP gives up, a quarter of an hour. The slot stays taken until its notification is there.
+    pub fn abort(&mut self, conn: ConnId) {
+        if let Some(fd) = self.fds[conn.index()].take() {
+            sock::reset(fd);
+        }
     }
 
     /// Closes a slot's socket. Nothing of the slot may be in the kernel: an armed receive would keep the connection alive.

@@ -38,6 +38,11 @@ pub(in crate::sys) fn open(address: &KernelAddress) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
+/// Closes with a reset; what is not acknowledged is dropped. Errors mean that the connection is gone already.
+pub(in crate::sys) fn reset(fd: OwnedFd) {
+    let _ = socket2::SockRef::from(&fd).set_linger(Some(std::time::Duration::ZERO));
+}
+
 /// Ends both directions, so that the peer sees a FIN and what is armed in the ring completes. Errors mean that it is over
 /// already.
 pub(in crate::sys) fn shutdown(fd: &OwnedFd) {

@@ -1,0 +1,277 @@
+//! Thousands of runs from seeds, each held to what its server saw and to the invariants of the engine.
+
+use std::sync::{Arc, OnceLock, atomic::AtomicU64};
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use zerocopy::FromBytes;
+
+use super::{Faults, SimRing};
+use crate::{
+    cache::{BuildRequest, How, Origin, View, open_or_build},
+    data::{
+        Nanos, WorkerId,
+        metric::Metric,
+        outcome::{ErrorClass, Outcome},
+        plan::*,
+        results::WorkerResult,
+        rows::{Row, SpoolHeader, spool_name},
+    },
+    engine::{
+        SetUp, heads,
+        live::{Control, Halt, Live},
+        rows::RowWriter,
+        worker::{SendRule, Shared, Worker},
+    },
+    sys::clock::Clock,
+};
+
+/// Runs of one test when nothing else is asked for.
+const SEEDS: u64 = 2_000;
+
+/// Bodies of 1 byte to 90 KB, some in several stretches of the data file, alone and as the turns of sessions.
+fn views() -> &'static [Arc<View>; 2] {
+    static VIEWS: OnceLock<[Arc<View>; 2]> = OnceLock::new();
+    VIEWS.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let shared = "the beginning of many prompts ".repeat(900);
+        let body = |k: usize| match k % 5 {
+            0 => format!("{{\"n\":{k}}}"),
+            1 => format!("{{\"n\":{k},\"text\":\"{}\"}}", "x".repeat(k * 97)),
+            2 => format!("{{\"text\":\"{shared}{k}\"}}"),
+            3 => format!("{{\"text\":\"{shared}{shared}{k}{shared}\"}}"),
+            _ => {
+                format!("{{\"model\":\"m\",\"messages\":[{{\"role\":\"user\",\"content\":\"{k}\"}}],\"stream\":true}}")
+            }
+        };
+        let flat: String = (0..40).map(|k| body(k) + "\n").collect();
+        std::fs::write(folder.path().join("flat.jsonl"), flat).unwrap();
+        let sessions = folder.path().join("sessions");
+        std::fs::create_dir(&sessions).unwrap();
+        for s in 0..9 {
+            let turns: String = (0..s % 4 + 1).map(|t| body(s * 4 + t) + "\n").collect();
+            std::fs::write(sessions.join(format!("s{s}.jsonl")), turns).unwrap();
+        }
+        [folder.path().join("flat.jsonl"), sessions].map(|path| {
+            let request = BuildRequest::new(vec![Origin::Path(path)], None);
+            open_or_build(&request, &How::new(1, &false.into(), &|_| ())).unwrap().view
+        })
+    })
+}
+
+/// What one seed stands for.
+struct Case {
+    plan: Plan,
+    view: Arc<View>,
+    faults: Faults,
+    halt: Option<(u64, Halt)>,
+    /// Nothing goes wrong that a request could feel.
+    clean: bool,
+}
+
+fn case(seed: u64) -> Case {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x5eed);
+    let clean = rng.random_bool(0.4);
+    let mut some = |most: u32| if rng.random_bool(0.5) { rng.random_range(0..most) } else { 0 };
+    let mut faults = Faults {
+        short_send: some(600),
+        split: some(600),
+        ends: some(600),
+        no_memory: some(400),
+        copied: some(1000),
+        ..Faults::default()
+    };
+    if !clean {
+        faults = Faults {
+            unacknowledged: some(300),
+            refused: some(300),
+            connect_hangs: some(50),
+            no_port: some(50),
+            server: some(500),
+            ..faults
+        };
+    }
+    let view = views()[rng.random_range(0..2)].clone();
+    let concurrency = rng.random_range(1..=12);
+    let shape = match rng.random_range(0..3) {
+        0 => Shape::Closed,
+        _ => {
+            let arrival = [Arrival::Constant, Arrival::Poisson, Arrival::Gamma(0.5)][rng.random_range(0..3)];
+            let from = 10f64.powf(rng.random_range(2.0..5.5));
+            Shape::Rate { arrival, curve: vec![Segment { duration_ns: 0, from, to: from }] }
+        }
+    };
+    // A request ends in virtual time only through a time-out when its server stalls.
+    let timeout = |rng: &mut Xoshiro256PlusPlus| rng.random_range(5_000_000..50_000_000u64);
+    let timeouts = if clean {
+        Plan::for_tests().timeouts
+    } else {
+        Timeouts {
+            connect_ns: timeout(&mut rng),
+            first_byte_ns: if rng.random_bool(0.5) { timeout(&mut rng) } else { u64::MAX },
+            idle_ns: if rng.random_bool(0.5) { timeout(&mut rng) } else { u64::MAX },
+            request_ns: timeout(&mut rng),
+        }
+    };
+    let timed = !clean && rng.random_bool(0.3);
+    let plan = Plan {
+        targets: vec![Target {
+            url: "http://sim/".into(),
+            host: "sim".into(),
+            path: "/v1/x".into(),
+            addresses: vec![Address::Tcp(([127, 0, 0, 1], 1).into()); rng.random_range(1..=2)],
+            tls: false,
+            local: rng.random_bool(0.5),
+        }],
+        head: RequestHead { body_digest: true, ..RequestHead::default() },
+        shape,
+        catch_up: if clean || rng.random_bool(0.7) { CatchUp::On } else { CatchUp::Off },
+        concurrency,
+        connections: concurrency,
+        stop: Stop {
+            requests: Some(rng.random_range(1..=120)),
+            duration_ns: timed.then(|| rng.random_range(100_000..20_000_000)),
+            passes: None,
+            drain_ns: if clean { 10_000_000_000 } else { rng.random_range(0..60_000_000) },
+            max_errors: None,
+        },
+        order: [Order::Sequential, Order::Shuffle, Order::Random][rng.random_range(0..3)],
+        seed,
+        timeouts,
+        reuse: if rng.random_bool(0.8) { Reuse::KeepAlive } else { Reuse::Never },
+        send: [SendPath::Auto, SendPath::Copy, SendPath::ZeroCopy][rng.random_range(0..3)],
+        pace: [Pace::Sleep, Pace::Hybrid][rng.random_range(0..2)],
+        preconnect: rng.random_bool(0.5),
+        stop_session_on_failure: rng.random_bool(0.5),
+        ..Plan::for_tests()
+    };
+    let halt = (!clean && rng.random_bool(0.2))
+        .then(|| (rng.random_range(0..10_000_000), if rng.random_bool(0.5) { Halt::Drain } else { Halt::Now }));
+    Case { plan, view, faults, halt, clean }
+}
+
+fn rows_of(folder: &std::path::Path) -> Vec<Row> {
+    let bytes = std::fs::read(folder.join(spool_name(0))).unwrap();
+    let rows = &bytes[size_of::<SpoolHeader>()..];
+    rows.chunks_exact(size_of::<Row>()).map(|row| Row::read_from_bytes(row).unwrap()).collect()
+}
+
+/// Runs one seed, and holds it to everything that must be true.
+fn run(seed: u64, folder: &std::path::Path) {
+    let Case { plan, view, faults, halt, clean } = case(seed);
+    // The clock is copied into the worker: a few bytes a seed are given away.
+    let time: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(1)));
+    let set_up = SetUp::new(&plan, &view).unwrap();
+    let shared = Shared {
+        heads: heads(&plan, &view).unwrap(),
+        addresses: set_up.addresses.clone(),
+        control: Control::default(),
+        live: vec![Live::default()],
+        roots: set_up.roots.count(),
+        clock: Clock::driven(time),
+        tls: None,
+        view: view.clone(),
+        plan,
+    };
+    let plan = &shared.plan;
+    let mut ring = SimRing::new(seed, time, &view, &shared.control, faults, plan.connections);
+    ring.halt = halt;
+    let room = ring.areas[0].len() - shared.heads.bytes_max();
+    let rule = SendRule::new(plan.send, plan.targets[0].local, true, room.min(2_000));
+    let agenda = crate::pace::Agenda::new(plan, set_up.roots, set_up.graph, 0, 1, plan.concurrency).unwrap();
+    let rows = RowWriter::create(folder, WorkerId(0), 0).unwrap();
+    let mut worker = Worker::new(&shared, ring, 0, agenda, rule, plan.connections, Some(rows)).unwrap();
+    if plan.preconnect {
+        worker.preconnect(plan.connections).unwrap();
+    }
+    worker.run(shared.clock.now()).unwrap();
+
+    let ring = &worker.io;
+    assert_eq!(ring.in_kernel, 0, "something is left in the kernel: {:?}", ring.socks);
+    assert!(ring.socks.iter().all(|s| !s.open), "a socket is left open");
+    assert_eq!(ring.free.len() + ring.returned.len(), ring.buffers.len(), "a buffer is lost");
+    assert_eq!(worker.counts.in_flight, 0);
+    let result = &worker.tally.result;
+    let buckets = result.buckets;
+    assert!(buckets.add_up(), "{buckets:?}");
+    assert_eq!(result.errors.iter().sum::<u64>(), buckets.failed, "each failure has one class");
+    let log = &ring.log;
+    let (heads, whole) = (log.heads.iter().sum::<u64>(), log.whole.iter().sum::<u64>());
+    assert!(heads <= buckets.issued && whole <= heads, "{heads} heads came of {} requests", buckets.issued);
+    assert!(buckets.succeeded <= log.good_read, "{} successes, {} good answers", buckets.succeeded, log.good_read);
+    for (class, hundred) in [(ErrorClass::Http3xx, 3), (ErrorClass::Http4xx, 4), (ErrorClass::Http5xx, 5)] {
+        assert!(result.errors[class as usize] <= log.status_read[hundred], "{class:?}");
+    }
+    assert_eq!(result.bytes.sent, ring.taken_bytes, "bytes that the kernel took");
+    assert_eq!(result.bytes.sent, result.bytes.sent_copied + result.bytes.sent_zero_copy);
+    assert_eq!(result.series[Metric::RequestLatency as usize].count, buckets.succeeded);
+    check_rows(&rows_of(folder), result);
+    if plan.stop_session_on_failure || clean {
+        assert!(log.too_early.is_empty(), "sent before the turn before was answered: {:?}", log.too_early);
+    }
+    if clean {
+        let asked = plan.stop.requests.unwrap_or(0);
+        assert_eq!((buckets.scheduled, buckets.succeeded), (asked, asked), "{buckets:?} {:?}", result.samples);
+        assert_eq!((heads, whole, log.good_read), (asked, asked, asked));
+        if plan.order == Order::Sequential && view.is_flat() {
+            let n = log.whole.len() as u64;
+            for (record, &seen) in log.whole.iter().enumerate() {
+                assert_eq!(seen, asked / n + u64::from((record as u64) < asked % n), "record {record}");
+            }
+        }
+    }
+}
+
+fn check_rows(rows: &[Row], result: &WorkerResult) {
+    assert_eq!(rows.len() as u64, result.buckets.issued, "a row a request");
+    let sum = |f: fn(&Row) -> u64| rows.iter().map(f).sum::<u64>();
+    assert!(sum(|r| r.bytes_received) <= result.bytes.received);
+    assert!(sum(|r| r.bytes_sent) <= result.bytes.sent);
+    for row in rows {
+        let known = |stamp: Nanos| stamp.get();
+        let order = [known(row.due), known(row.start), known(row.first_byte), known(row.done)];
+        let stamps: Vec<u64> = order.into_iter().flatten().collect();
+        assert!(stamps.is_sorted(), "{row:?}");
+        let tokens = [known(row.first_byte), known(row.first_token), known(row.last_token), known(row.done)];
+        assert!(tokens.into_iter().flatten().is_sorted(), "{row:?}");
+        let succeeded = Outcome::from_code(row.outcome) == Some(Outcome::Succeeded);
+        assert!(!succeeded || (row.first_byte.is_some() && (200..300).contains(&row.status)), "{row:?}");
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|n| n.parse().ok())
+}
+
+/// Runs the seeds of one part of all.
+fn part(part: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = match number("RINGLOAD_SIM_SEED") {
+        Some(seed) => (seed, seed + 1),
+        None => (0, number("RINGLOAD_SIM_SEEDS").unwrap_or(SEEDS)),
+    };
+    for seed in (from..to).filter(|seed| seed % 4 == part) {
+        let ran = std::panic::catch_unwind(|| run(seed, folder.path()));
+        assert!(ran.is_ok(), "seed {seed} failed; run it alone with RINGLOAD_SIM_SEED={seed}");
+    }
+}
+
+#[test]
+fn no_seed_breaks_an_invariant_1_of_4() {
+    part(0);
+}
+
+#[test]
+fn no_seed_breaks_an_invariant_2_of_4() {
+    part(1);
+}
+
+#[test]
+fn no_seed_breaks_an_invariant_3_of_4() {
+    part(2);
+}
+
+#[test]
+fn no_seed_breaks_an_invariant_4_of_4() {
+    part(3);
+}
