@@ -7,6 +7,7 @@ use super::{
     anchors::{self, Anchor},
     body::Bodies,
     flags::Flags,
+    sharing,
     spec::Dedup,
 };
 use crate::{
@@ -51,6 +52,10 @@ pub(super) struct Item {
     pub(super) input_tokens: Option<u32>,
     pub(super) output_cap: Option<u32>,
     pub(super) flags: Flags,
+    /// Images, audios and videos.
+    pub(super) media: [u32; 3],
+    /// The fronts of its prompt in [`Batch::fronts`], and whether they are by hash id.
+    pub(super) fronts: (u32, u32, bool),
     /// In [`Batch::models`], or [`MORE_MODELS`].
     pub(super) model: Option<u16>,
     pub(super) request: Option<Box<RequestLine<'static>>>,
@@ -72,6 +77,8 @@ pub(super) struct Batch {
     pub(super) bytes: Vec<u8>,
     pub(super) items: Vec<Item>,
     pub(super) anchors: Vec<Anchor>,
+    /// See [`sharing`].
+    pub(super) fronts: Vec<u64>,
     pub(super) models: Vec<Box<str>>,
     /// The first ones in full; the rest is only placed among the records.
     pub(super) bad: Vec<Bad>,
@@ -157,7 +164,10 @@ impl<'a> Filler<'a> {
                     return Ok(Err("it has no body, and nothing says how to make one".into()));
                 };
                 let (blocks, anchors) = (self.dedup != Dedup::Off, &mut batch.anchors);
+                let first = batch.fronts.len();
+                let fronts = &mut batch.fronts;
                 let block = |at: usize, id: u64| {
+                    sharing::push_id(fronts, first, id);
                     if blocks {
                         anchors.push(Anchor { at: at - start, digest: anchors::digest_of_block(id) });
                     }
@@ -190,8 +200,14 @@ impl<'a> Filler<'a> {
         batch.anchors[first_anchor..].sort_by_key(|a| a.at);
     }
 
-    fn item(&mut self, record: Record<'_>, start: usize, reference: u64, first_anchor: usize) -> Item {
-        let Batch { bytes, models, anchors, .. } = &mut self.batch;
+    fn item(
+        &mut self,
+        record: Record<'_>,
+        start: usize,
+        reference: u64,
+        (first_anchor, first_front): (usize, usize),
+    ) -> Item {
+        let Batch { bytes, models, anchors, fronts, .. } = &mut self.batch;
         let body = match (&record.payload, self.piece) {
             (Payload::Verbatim(body), Some(_)) => &body[..],
             _ => &bytes[start..],
@@ -204,6 +220,10 @@ impl<'a> Filler<'a> {
                 &made
             }
         };
+        let by_id = fronts.len() > first_front;
+        if !by_id && let Some(text) = body.get(facts.prompt.clone()) {
+            sharing::push_text(fronts, text);
+        }
         Item {
             start,
             end: start + body.len(),
@@ -216,6 +236,8 @@ impl<'a> Filler<'a> {
             input_tokens: record.input_tokens.filter(|&n| n < u32::MAX),
             output_cap: record.output_tokens.or(facts.output_cap).filter(|&n| n < u32::MAX),
             flags: Flags::of(facts, record.background),
+            media: [facts.images, facts.audios, facts.videos],
+            fronts: (first_front as u32, fronts.len() as u32, by_id),
             model: facts.model.as_deref().map(|name| row_of(models, name)),
             session: record.session.map(|s| s.into_owned().into_boxed_str()),
             after: record.after.map(|a| a.into_owned().into_boxed_slice()),
@@ -250,19 +272,21 @@ impl Sink for Filler<'_> {
         {
             return self.bad(Place::line(self.file, record.line), what);
         }
-        let (start, first_anchor) = (self.batch.bytes.len(), self.batch.anchors.len());
+        let (start, first_anchor, first_front) =
+            (self.batch.bytes.len(), self.batch.anchors.len(), self.batch.fronts.len());
         let reference = match self.body(&record)? {
             Ok(reference) => reference,
             Err(what) => {
                 self.batch.bytes.truncate(start);
                 self.batch.anchors.truncate(first_anchor);
+                self.batch.fronts.truncate(first_front);
                 return self.bad(Place::line(self.file, record.line), what);
             }
         };
         if self.piece.is_none() {
             self.search(&record, start, first_anchor);
         }
-        let item = self.item(record, start, reference, first_anchor);
+        let item = self.item(record, start, reference, (first_anchor, first_front));
         self.batch.items.push(item);
         if self.batch.bytes.len() >= BATCH_BYTES
             && let Some(full) = &mut self.full

@@ -1,4 +1,4 @@
-//! The bytes of `index.dat`, version 1. Little endian; columns start at multiples of 64.
+//! The bytes of `index.dat`, version 2. Little endian; columns start at multiples of 64.
 //!
 //! ```text
 //! offset  bytes  header
@@ -45,7 +45,7 @@ compile_error!("spans are used in place as little-endian numbers");
 
 /// Version of everything in an entry: index, data and manifest. A change of any of them, or of what a build makes from the
 /// same `Spec`, is a new number, and old entries are then misses.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// First bytes of an index.
 pub const MAGIC: [u8; 8] = *b"ringload";
 /// A number that is not there, in a column of four bytes.
@@ -59,6 +59,20 @@ const ALIGN: u64 = 64;
 pub const BIT_LISTS: u64 = 1;
 /// Bit of the header: sessions have names in the string pool.
 pub const BIT_NAMES: u64 = 2;
+
+/// Bits of each count in the column of media. More of one kind than they hold are shown as the most they hold.
+const MEDIA_BITS: u32 = 21;
+
+/// Images, audios and videos as one number of the column.
+pub fn media_of(counts: [u32; 3]) -> u64 {
+    let most = (1 << MEDIA_BITS) - 1;
+    counts.iter().rev().fold(0, |all, &count| all << MEDIA_BITS | u64::from(count.min(most)))
+}
+
+/// The counts that [`media_of`] made one number of.
+pub fn media_counts(all: u64) -> [u32; 3] {
+    [0, 1, 2].map(|k| (all >> (k * MEDIA_BITS)) as u32 & ((1 << MEDIA_BITS) - 1))
+}
 
 /// The columns, in the order of the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +112,8 @@ pub enum Id {
     Template,
     /// u64 a record: where in the body a marker goes
     Marker,
+    /// u64 a record: images, audios and videos in the body, 21 bits each from the lowest on
+    Media,
     /// u64 a session and one more: ends of the names
     SessionNameAt,
     /// bytes
@@ -351,5 +367,18 @@ impl Write for Summed<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_media_come_back_up_to_what_their_bits_hold() {
+        for counts in [[0, 0, 0], [1, 2, 3], [2_097_151, 0, 2_097_151]] {
+            assert_eq!(media_counts(media_of(counts)), counts);
+        }
+        assert_eq!(media_counts(media_of([u32::MAX, 0, 7])), [2_097_151, 0, 7]);
     }
 }

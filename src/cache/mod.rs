@@ -33,6 +33,7 @@ mod publish;
 mod recent;
 mod report;
 pub mod rows;
+mod sharing;
 pub mod spec;
 pub mod spool;
 pub mod store;
@@ -45,7 +46,8 @@ pub use how::{Event, How};
 pub use input::Origin;
 pub use manifest::Manifest;
 pub use open::{BuildRequest, CacheState, Opened, WhenFull, open_or_build};
-pub use report::{BuildReport, Sizes};
+pub use report::{BuildReport, Lengths, Sizes, Tokens};
+pub use sharing::Sharing;
 pub use spec::{Dedup, Digest, Key, Reading, Spec, Store};
 pub use view::View;
 

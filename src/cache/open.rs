@@ -409,11 +409,16 @@ impl Search<'_> {
         let work = Work { spec: &self.spec, format: self.format, input: &self.input, maker: maker.as_ref() };
         let writer = Writer::new(target, Some(spools), self.spec.dedup, self.spec.reading.clone());
         let writer = build::run(work, writer, self.how)?;
-        if let Some(lengths) = maker.as_ref().and_then(Bodies::lengths) {
+        let lengths = maker.as_ref().and_then(Bodies::lengths);
+        if let Some(lengths) = &lengths {
             self.how.notice(lengths.line());
         }
         let key = self.spec.key();
-        let written = writer.finish(key.0, index, Some(spools), &self.input.sources[0].name)?;
+        let mut written = writer.finish(key.0, index, Some(spools), &self.input.sources[0].name)?;
+        written.report.lengths = lengths.map(Into::into);
+        if let Some(synthesis) = self.spec.shaping.as_ref().and_then(|s| s.synthesis.as_ref()) {
+            written.report.token_source = synthesis.tokenizer.name();
+        }
         Ok(Made { written, seconds: began.elapsed().as_secs_f64() })
     }
 

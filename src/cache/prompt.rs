@@ -46,6 +46,16 @@ pub enum TokenizerSpec {
     File(String),
 }
 
+impl TokenizerSpec {
+    /// A short name for people.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Approx(ratio) => format!("approx:{ratio}"),
+            Self::File(sha256) => format!("tokenizer {:.12}", sha256),
+        }
+    }
+}
+
 /// How the text of a block follows from its id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

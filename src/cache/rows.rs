@@ -41,6 +41,8 @@ pub struct Row<'a> {
     pub output_cap: Option<u32>,
     /// What was seen in the body.
     pub flags: Flags,
+    /// Images, audios and videos in the body.
+    pub media: [u32; 3],
     /// Its own method, path and headers.
     pub request: Option<&'a RequestLine<'a>>,
 }
@@ -91,6 +93,7 @@ pub struct Rows {
     flags: Column,
     template: Column,
     marker: Column,
+    media: Column,
     sessions: Pool,
     templates: Pool,
     by_name: HashMap<u128, Session>,
@@ -150,6 +153,7 @@ impl Rows {
             flags: four(),
             template: four(),
             marker: eight(),
+            media: eight(),
             sessions: Pool::new(folder),
             templates: Pool::new(folder),
             by_name: HashMap::new(),
@@ -215,6 +219,7 @@ impl Rows {
         let template = row.request.map_or(Ok(NONE_32), |request| self.template(request).map(u64::from))?;
         self.template.push(template)?;
         self.marker.push(NONE_64)?;
+        self.media.push(layout::media_of(row.media))?;
         let placed = self.place(row)?;
         // Last, since `len` counts this column.
         self.flags.push(u64::from(row.flags.0))?;
@@ -341,6 +346,7 @@ impl Rows {
             Source::Numbers(&self.flags),
             Source::Numbers(&self.template),
             Source::Numbers(&self.marker),
+            Source::Numbers(&self.media),
             Source::Numbers(&self.sessions.ends),
             Source::Rows(&self.sessions.bytes, 1),
             Source::Numbers(&self.templates.ends),

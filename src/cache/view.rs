@@ -246,6 +246,11 @@ impl View {
         self.some(Id::Marker, record, NONE_64)
     }
 
+    /// Images, audios and videos in the body.
+    pub fn media(&self, record: RecordId) -> [u32; 3] {
+        super::layout::media_counts(self.number(Id::Media, record).unwrap_or(0))
+    }
+
     /// Name of a session: the input's, or its number where the input gives none.
     pub fn session_name(&self, session: u32) -> Cow<'_, str> {
         let name = match self.totals.bits & BIT_NAMES {
@@ -462,6 +467,7 @@ const ALL: [Id; COLUMNS] = [
     Id::Flags,
     Id::Template,
     Id::Marker,
+    Id::Media,
     Id::SessionNameAt,
     Id::SessionNames,
     Id::TemplateAt,
@@ -471,7 +477,7 @@ const ALL: [Id; COLUMNS] = [
 fn width(id: Id) -> u32 {
     match id {
         Id::Spans => size_of::<Span>() as u32,
-        Id::BodyXxh3 | Id::Due | Id::Delay | Id::Marker | Id::SessionNameAt | Id::TemplateAt => 8,
+        Id::BodyXxh3 | Id::Due | Id::Delay | Id::Marker | Id::Media | Id::SessionNameAt | Id::TemplateAt => 8,
         Id::SessionNames | Id::Templates => 1,
         _ => 4,
     }

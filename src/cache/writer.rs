@@ -19,6 +19,7 @@ use super::{
     recent::{ByDigest, Recent},
     report::{BuildReport, Gather},
     rows::{Body, Row, Rows},
+    sharing,
     spec::{Dedup, Reading},
 };
 use crate::{
@@ -68,6 +69,8 @@ pub(super) struct Writer<'a> {
     check: Check,
     rows: Rows,
     gather: Gather,
+    sharing: sharing::Count,
+    due_ns_max: u64,
     dedup: Dedup,
     reading: Reading,
     /// Records by digest and length of the body.
@@ -139,6 +142,8 @@ impl<'a> Writer<'a> {
             check: Check::default(),
             rows: Rows::new(folder),
             gather: Gather::new(),
+            sharing: sharing::Count::default(),
+            due_ns_max: 0,
             dedup,
             reading,
             equal: Recent::default(),
@@ -209,7 +214,8 @@ impl<'a> Writer<'a> {
         }
         self.flush()?;
         let failed = |e| Error::file("cannot write", index.1, e);
-        let report = self.gather.finish();
+        let mut report = self.gather.finish();
+        report.sharing = self.sharing.finish();
         let check = self.check.finish();
         let mut out =
             std::io::BufWriter::with_capacity(1 << 20, Counted { file: index.0, at: layout::HEADER_BYTES as u64 });
@@ -217,6 +223,8 @@ impl<'a> Writer<'a> {
             Error::File { source, .. } => failed(source),
             other => other,
         })?;
+        report.sessions = totals.sessions;
+        report.due_ns_max = self.due_ns_max.saturating_sub(totals.due_base_ns);
         let counted = out.into_inner().map_err(|e| failed(e.into_error()))?;
         index.0.write_all_at(&header, 0).map_err(failed)?;
         let index_check = super::check::of(&header);
@@ -549,6 +557,9 @@ impl<'a> Writer<'a> {
             model => model.and_then(|m| batch.models.get(m as usize)).map(|m| &**m),
         };
         self.gather.body(bytes, item.flags, item.output_cap, model);
+        self.gather.input_tokens(item.input_tokens);
+        let (from, to, by_id) = item.fronts;
+        self.sharing.take(&batch.fronts[from as usize..to as usize], by_id);
         let after: Option<Vec<u32>> = item.after.as_ref().map(|after| {
             // A number beyond all records stays beyond them, and is refused at the end.
             after.iter().map(|&number| u32::try_from(number).unwrap_or(u32::MAX)).collect()
@@ -563,6 +574,7 @@ impl<'a> Writer<'a> {
             input_tokens: item.input_tokens,
             output_cap: item.output_cap,
             flags: item.flags,
+            media: item.media,
             request: item.request.as_deref(),
         };
         let placed = self.rows.push(&row, body, bytes)?;
@@ -571,6 +583,12 @@ impl<'a> Writer<'a> {
         report.spans += spans;
         report.spans_max = report.spans_max.max(spans);
         report.dated += u64::from(item.due_ns.is_some());
+        report.delayed += u64::from(item.delay_ns.is_some());
+        report.background += u64::from(item.flags.background());
+        for (sum, count) in [&mut report.images, &mut report.audios, &mut report.videos].into_iter().zip(item.media) {
+            *sum += u64::from(count);
+        }
+        self.due_ns_max = self.due_ns_max.max(item.due_ns.unwrap_or(0));
         if item.due_ns.is_none() && !placed.follows {
             report.undated_first_turns += 1;
             report.first_undated.get_or_insert((batch.source as u64, item.line));

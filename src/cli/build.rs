@@ -28,6 +28,7 @@ struct Built<'a> {
     seconds: f64,
     entry: Option<String>,
     report: &'a crate::cache::BuildReport,
+    warnings: Vec<String>,
     notices: &'a [String],
 }
 
@@ -55,6 +56,7 @@ fn built(opened: &Opened) -> Built<'_> {
         seconds: opened.seconds,
         entry: opened.entry.as_ref().map(|p| p.display().to_string()),
         report: &opened.report,
+        warnings: opened.report.warnings(),
         notices: &opened.notices,
     }
 }
@@ -86,6 +88,7 @@ fn in_words(opened: &Opened) -> String {
         lines.push(format!("skipped      {} bad records", units::show_count(opened.skipped)));
     }
     lines.extend(opened.report.lines().into_iter().map(|line| format!("seen         {line}")));
+    lines.extend(opened.report.warnings().into_iter().map(|line| format!("warning      {line}")));
     lines.push(String::new());
     lines.join("\n")
 }
@@ -104,6 +107,10 @@ struct Shown<'a> {
     output_cap: Option<u32>,
     stream: bool,
     usage: bool,
+    images: u32,
+    audios: u32,
+    videos: u32,
+    background: bool,
     predecessors: &'a [u32],
     successors: &'a [u32],
     spans: Vec<(u64, u64)>,
@@ -147,6 +154,7 @@ pub fn inspect(flags: &InspectFlags) -> Result<u8> {
         return Ok(0);
     }
     let ms = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e6);
+    let [images, audios, videos] = view.media(record);
     let shown = Shown {
         record: record.0,
         session: view.session_name(view.session(record)),
@@ -159,6 +167,10 @@ pub fn inspect(flags: &InspectFlags) -> Result<u8> {
         output_cap: view.output_cap(record),
         stream: view.flags(record).stream(),
         usage: view.flags(record).usage(),
+        images,
+        audios,
+        videos,
+        background: view.flags(record).background(),
         predecessors: view.predecessors(record),
         successors: view.successors(record),
         spans: view.spans(record).iter().map(|s| (s.offset, s.bytes)).collect(),
@@ -183,7 +195,7 @@ fn record_in_words(s: &Shown<'_>, body: &[u8]) -> String {
         String::new()
     };
     format!(
-        "record       {}, turn {} of session {}\nbody         {} bytes in {} spans, xxh3 {}\ndue          {}\ndelay        {}\ntokens       input {}, cap of the output {}\nasks for     stream {}, usage {}\n\n{shown}{more}\n",
+        "record       {}, turn {} of session {}\nbody         {} bytes in {} spans, xxh3 {}\ndue          {}\ndelay        {}\ntokens       input {}, cap of the output {}\nasks for     stream {}, usage {}\nmedia        {} images, {} audios, {} videos{}\n\n{shown}{more}\n",
         s.record,
         s.turn,
         s.session,
@@ -196,6 +208,10 @@ fn record_in_words(s: &Shown<'_>, body: &[u8]) -> String {
         known(s.output_cap.map(|n| n.to_string())),
         if s.stream { "yes" } else { "no" },
         if s.usage { "yes" } else { "no" },
+        s.images,
+        s.audios,
+        s.videos,
+        if s.background { "\nbackground   nothing waits for it" } else { "" },
     )
 }
 

@@ -172,6 +172,6 @@ pub fn facts(opened: &Opened) -> DatasetFacts {
         body_bytes: opened.view.body_bytes_total(),
         stored_bytes: opened.view.stored_bytes(),
         skipped: opened.skipped,
-        token_source: String::new(),
+        token_source: opened.report.token_source.clone(),
     }
 }

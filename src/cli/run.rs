@@ -225,10 +225,13 @@ impl Source {
                 path.display()
             )));
         }
-        let source = Self { facts: dataset::facts(&opened), seen: opened.report.lines(), view: opened.view };
+        let source = Self { facts: dataset::facts(&opened), seen: opened.report.lines(), view: opened.view.clone() };
         if !flags.output.quiet {
             for line in &source.seen {
                 terminal::say(line);
+            }
+            for line in opened.report.warnings() {
+                terminal::say(&format!("warning: {line}"));
             }
         }
         Ok(source)

@@ -127,6 +127,8 @@ pub struct Facts<'a> {
     pub audios: u32,
     /// Video parts.
     pub videos: u32,
+    /// Where the value of `messages`, or else of the first other of those members, stands in the body; empty when none is there.
+    pub prompt: std::ops::Range<usize>,
 }
 
 /// One request of a dataset as its format describes it.

@@ -12,9 +12,9 @@ const LLM: [&str; 6] = ["messages", "prompt", "input", "inputs", "query", "conte
 
 /// Checks that `body` is JSON and gives what is in it, with the value. One pass.
 pub fn look(body: &[u8]) -> Result<(Value<'_>, Facts<'_>), JsonError> {
-    let mut look = Look(Facts::default());
+    let mut look = Look { facts: Facts::default(), start: body.as_ptr() as usize };
     let value = json::walk(body, &mut look)?;
-    Ok((value, look.0))
+    Ok((value, look.facts))
 }
 
 /// What is in a body that may be anything; nothing is seen in what is no JSON.
@@ -25,7 +25,11 @@ pub fn of(body: &[u8]) -> Facts<'_> {
     }
 }
 
-struct Look<'a>(Facts<'a>);
+struct Look<'a> {
+    facts: Facts<'a>,
+    /// Address of the body, to tell places in it.
+    start: usize,
+}
 
 impl<'a> Visit<'a> for Look<'a> {
     #[inline]
@@ -40,7 +44,8 @@ impl<'a> Visit<'a> for Look<'a> {
 
 impl<'a> Look<'a> {
     fn top(&mut self, key: &'a [u8], value: Value<'a>) {
-        let facts = &mut self.0;
+        let start = self.start;
+        let facts = &mut self.facts;
         match key {
             b"model" => facts.model = value.string(),
             b"stream" => facts.stream = value.bool() == Some(true),
@@ -50,13 +55,20 @@ impl<'a> Look<'a> {
                 facts.output_cap = facts.output_cap.or(cap);
             }
             _ if CAPS.iter().any(|name| key == name.as_bytes()) => facts.output_cap = facts.output_cap.or(cap(value)),
-            _ => facts.llm |= LLM.iter().any(|name| key == name.as_bytes()),
+            _ if LLM.iter().any(|name| key == name.as_bytes()) => {
+                if !facts.llm || key == b"messages" {
+                    let at = value.bytes().as_ptr() as usize - start;
+                    facts.prompt = at..at + value.bytes().len();
+                }
+                facts.llm = true;
+            }
+            _ => {}
         }
     }
 
     /// A content part inside messages, by its `type`.
     fn part(&mut self, value: Value<'a>) {
-        let facts = &mut self.0;
+        let facts = &mut self.facts;
         match value.bytes() {
             br#""image_url""# | br#""input_image""# | br#""image""# => facts.images += 1,
             br#""input_audio""# | br#""audio""# | br#""audio_url""# => facts.audios += 1,
@@ -89,8 +101,10 @@ mod tests {
             images: 1,
             audios: 1,
             videos: 1,
+            prompt: 24..facts.prompt.end,
         };
         assert_eq!(facts, want);
+        assert!(body[24..].starts_with(b"[{\"role\"") && body[..facts.prompt.end].ends_with(b"}]}]"));
     }
 
     #[test]
@@ -99,6 +113,8 @@ mod tests {
         assert_eq!(of(b"\xff"), Facts::default());
         assert_eq!(of(br#"{"inputs":"x","parameters":{"max_new_tokens":5}}"#).output_cap, Some(5));
         assert!(of(br#"{"inputs":"x"}"#).llm);
+        assert_eq!(of(br#"{"prompt":"xy","messages":[]}"#).prompt, 26..28);
+        assert_eq!(of(br#"{"input":"xy","query":"z"}"#).prompt, 9..13);
         assert_eq!(of(br#"{"model":"\u0041"}"#).model.as_deref(), Some("A"));
     }
 }

@@ -45,6 +45,7 @@ fn any_damage_to_an_entry_is_a_miss_that_heals() {
         fs::write(at(name), text.replace(from, to)).unwrap();
     };
     let key = open(&request).unwrap().key.to_string();
+    let version = format!("\"version\": {},", layout::VERSION);
     type Damage<'a> = (&'a str, Box<dyn Fn() + 'a>);
     let damages: Vec<Damage<'_>> = vec![
         ("data cut", Box::new(|| File::options().write(true).open(at("dataset.dat")).unwrap().set_len(1000).unwrap())),
@@ -79,11 +80,8 @@ fn any_damage_to_an_entry_is_a_miss_that_heals() {
         ("manifest half", Box::new(|| fs::write(at("manifest.json"), "{").unwrap())),
         ("manifest empty", Box::new(|| fs::write(at("manifest.json"), "").unwrap())),
         ("manifest gone", Box::new(|| fs::remove_file(at("manifest.json")).unwrap())),
-        (
-            "manifest of another version",
-            Box::new(|| rewrite("manifest.json", "\"version\": 1,", "\"version\": 999999,")),
-        ),
-        ("manifest of an older version", Box::new(|| rewrite("manifest.json", "\"version\": 1,", "\"version\": 0,"))),
+        ("manifest of another version", Box::new(|| rewrite("manifest.json", &version, "\"version\": 999999,"))),
+        ("manifest of an older version", Box::new(|| rewrite("manifest.json", &version, "\"version\": 0,"))),
         ("manifest of another key", Box::new(|| rewrite("manifest.json", &key, &"f".repeat(64)))),
         ("manifest of another spec", Box::new(|| rewrite("manifest.json", "raw_payload", "inputs_json"))),
         ("manifest of another count", Box::new(|| rewrite("manifest.json", "\"records\": 200,", "\"records\": 201,"))),
