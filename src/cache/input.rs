@@ -21,7 +21,7 @@ use std::{
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{How, memo::Memo, spec::Digest};
+use super::{How, gzip::Members, memo::Memo, spec::Digest};
 use crate::{
     data::{Error, Result, error::Place},
     sys,
@@ -426,9 +426,7 @@ impl Source {
         let pieces = Pieces { source: self, buffer: Vec::new(), at: 0, next: 0 };
         Ok(match self.packing {
             Packing::Plain => Box::new(pieces),
-            Packing::Gzip => {
-                Box::new(flate2::bufread::MultiGzDecoder::new(io::BufReader::with_capacity(1 << 16, pieces)))
-            }
+            Packing::Gzip => Box::new(Members::new(io::BufReader::with_capacity(1 << 16, pieces))),
             Packing::Zstd => {
                 let decoder = zstd::stream::read::Decoder::new(pieces);
                 Box::new(decoder.map_err(|e| Error::file("cannot unpack", Path::new(&self.name), e))?)
@@ -463,8 +461,12 @@ impl Source {
         }
         match self.packing {
             Packing::Plain => Error::file("cannot read", Path::new(&self.name), e),
-            Packing::Gzip => Error::dataset(Place::file(&self.name), format!("cannot unpack the gzip data: {e}")),
-            Packing::Zstd => Error::dataset(Place::file(&self.name), format!("cannot unpack the zstd data: {e}")),
+            Packing::Gzip | Packing::Zstd => {
+                let kind = if self.packing == Packing::Gzip { "gzip" } else { "zstd" };
+                let cut = e.kind() == io::ErrorKind::UnexpectedEof;
+                let cure = if cut { "; the file is cut short, copy it again" } else { "" };
+                Error::dataset(Place::file(&self.name), format!("cannot unpack the {kind} data: {e}{cure}"))
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod check;
 mod entry;
 mod flags;
 mod folder;
+mod gzip;
 mod how;
 mod input;
 pub mod layout;

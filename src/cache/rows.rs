@@ -29,7 +29,7 @@ pub struct Row<'a> {
     pub due_ns: Option<u64>,
     /// Wait after the predecessors.
     pub delay_ns: Option<u64>,
-    /// Name of its session; none is a session of its own.
+    /// Name of its session; none is a session of its own, by the record's number.
     pub session: Option<&'a str>,
     /// Records that come first; none: the one before in its session.
     pub after: Option<&'a [u32]>,
@@ -234,6 +234,8 @@ impl Rows {
         }
         let (session, turn, last) = match row.session {
             Some(name) => self.named_session(name, record)?,
+            // The name is the record's number, which is the session's own until the first session has a name.
+            None if self.named => (self.sessions.push(record.to_string().as_bytes())?, 0, None),
             None => (self.sessions.push(b"")?, 0, None),
         };
         self.session.push(u64::from(session))?;

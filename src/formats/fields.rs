@@ -51,6 +51,9 @@ pub(super) fn not_json(line: &[u8], error: JsonError, cure: &str) -> Stop {
         let kind = Value::parse(line).map_or("no JSON", |v| v.kind().name());
         return Stop::Bad(format!("{kind}, expected a JSON object{cure}"));
     }
+    if line.starts_with(b"\xff\xfe") || line.starts_with(b"\xfe\xff") {
+        return Stop::Bad("this is UTF-16, expected UTF-8: `iconv -f utf-16 -t utf-8` makes it so".into());
+    }
     let near = String::from_utf8_lossy(&line[error.at.min(line.len())..(error.at + 12).min(line.len())]);
     let near = if near.is_empty() { String::new() } else { format!(" (`{}`)", near.escape_debug()) };
     Stop::Bad(format!("no JSON: {} at byte {}{near}{cure}", error.what, error.at + 1))
