@@ -5,6 +5,7 @@
 
 mod alloc;
 mod cli;
+mod dataset;
 mod report;
 mod run;
 mod support;

@@ -112,9 +112,14 @@ pub const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{\"ok\":tru
 
 /// Runs the program to its end, with a cache of its own.
 pub fn ringload(dir: &Path, args: &[&str]) -> Output {
+    ringload_in(dir, &dir.join("cache"), args)
+}
+
+/// Runs the program to its end in a folder, with a cache elsewhere.
+pub fn ringload_in(dir: &Path, cache: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ringload"))
         .args(args)
-        .env("RINGLOAD_CACHE_DIR", dir.join("cache"))
+        .env("RINGLOAD_CACHE_DIR", cache)
         .env("NO_COLOR", "1")
         .current_dir(dir)
         .output()
