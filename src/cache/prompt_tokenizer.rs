@@ -80,6 +80,60 @@ impl Tokenizer {
     }
 }
 
+/// Counts the tokens of texts that were put out, after a run.
+#[derive(Debug)]
+pub enum TokenCounter {
+    /// So many bytes a token.
+    Approx(f64),
+    /// By a tokenizer.
+    Exact(Box<Tokenizer>),
+}
+
+impl TokenCounter {
+    /// What `--tokenizer` names: a `tokenizer.json`, its folder, or `approx[:BYTES_PER_TOKEN]`.
+    ///
+    /// Errors: a file that cannot be read or is no tokenizer, bytes a token that cannot be.
+    pub fn open(asked: Option<&str>) -> Result<Self, Error> {
+        let ratio = match asked {
+            None | Some("approx") => Some(super::prompt::BYTES_PER_TOKEN),
+            Some(text) => match text.strip_prefix("approx:") {
+                None => None,
+                Some(ratio) => match ratio.parse::<f64>() {
+                    Ok(ratio) if (0.25..=64.0).contains(&ratio) => Some(ratio),
+                    _ => {
+                        return Err(Error::usage(format!(
+                            "--tokenizer approx:{ratio}, expected bytes a token from 0.25 to 64"
+                        )));
+                    }
+                },
+            },
+        };
+        if let Some(ratio) = ratio {
+            return Ok(Self::Approx(ratio));
+        }
+        let path = std::path::Path::new(asked.unwrap_or_default());
+        let file = if path.is_dir() { path.join("tokenizer.json") } else { path.to_path_buf() };
+        let content = std::fs::read(&file).map_err(|e| Error::file("cannot read", &file, e))?;
+        Ok(Self::Exact(Box::new(Tokenizer::new(&content)?)))
+    }
+
+    /// What it is, in a word or two for reports.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Approx(ratio) => format!("approx:{ratio}"),
+            Self::Exact(_) => "tokenizer".to_owned(),
+        }
+    }
+
+    /// Tokens of a text; an empty one has none.
+    pub fn count(&self, text: &str) -> Result<u64, String> {
+        match self {
+            Self::Approx(ratio) => Ok((text.len() as f64 / ratio).ceil() as u64),
+            Self::Exact(tokenizer) => Ok(tokenizer.ends(text)?.len() as u64),
+        }
+    }
+}
+
 /// The token that AIPerf puts in front of each block: the first of `bos_token` and `eos_token` in a `tokenizer_config.json`.
 pub fn separator(config: &[u8]) -> Option<String> {
     let config = json::Value::parse(config).ok()?;
@@ -102,6 +156,15 @@ mod tests {
         );
         assert_eq!(separator(b"{}"), None);
         assert_eq!(separator(b"x"), None);
+    }
+
+    #[test]
+    fn counters_are_bytes_or_files() {
+        let approx = TokenCounter::open(Some("approx:2")).unwrap();
+        assert_eq!((approx.count("hello"), approx.count(""), approx.name()), (Ok(3), Ok(0), "approx:2".into()));
+        assert_eq!(TokenCounter::open(None).unwrap().name(), "approx:4.4");
+        assert!(TokenCounter::open(Some("approx:0")).unwrap_err().to_string().contains("bytes a token"));
+        assert!(TokenCounter::open(Some("/no/such/file")).unwrap_err().to_string().contains("/no/such/file"));
     }
 
     #[cfg(feature = "tokenizers")]

@@ -1,12 +1,12 @@
 //! `ringload build` and `ringload inspect`: entries are made and looked at, nothing is sent.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::{
     dataset,
-    flags::{BuildFlags, InspectFlags},
+    flags::{BuildFlags, CacheUseFlags, InspectFlags},
     terminal,
 };
 use crate::{
@@ -121,7 +121,7 @@ struct Shown<'a> {
 /// Errors: as [`dataset::open`]; a record that is not there.
 pub fn inspect(flags: &InspectFlags) -> Result<u8> {
     signal::watch()?;
-    let view = match entry_named(flags)? {
+    let view = match entry_named(&flags.what, &flags.cache)? {
         Some((cache, entry)) => {
             if flags.record.is_none() {
                 terminal::result(&if flags.json { json(&entry) } else { entry_in_words(&entry) })?;
@@ -216,8 +216,7 @@ fn record_in_words(s: &Shown<'_>, body: &[u8]) -> String {
 }
 
 /// The entry that is named by its folder, its key or the beginning of one, and the cache it is in; none for a dataset.
-fn entry_named(flags: &InspectFlags) -> Result<Option<(PathBuf, store::EntryInfo)>> {
-    let what = &flags.what;
+pub(super) fn entry_named(what: &Path, cache: &CacheUseFlags) -> Result<Option<(PathBuf, store::EntryInfo)>> {
     if what.join("manifest.json").is_file()
         && let (Some(cache), Some(key)) = (what.parent(), what.file_name().and_then(|n| n.to_str()))
         && Digest::parse(key).is_some()
@@ -229,7 +228,7 @@ fn entry_named(flags: &InspectFlags) -> Result<Option<(PathBuf, store::EntryInfo
     let text = what.to_string_lossy();
     let hexadecimal = text.len() >= 6 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     if hexadecimal && !what.exists() {
-        let cache = dataset::cache_dir(flags.cache.cache_dir.as_deref())?;
+        let cache = dataset::cache_dir(cache.cache_dir.as_deref())?;
         let entry = store::find(&cache, &text)?;
         return Ok(Some((cache, entry)));
     }

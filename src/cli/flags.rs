@@ -36,6 +36,8 @@ pub enum Command {
     Report(ReportFlags),
     /// Make one run out of the shards of a distributed run
     Merge(MergeFlags),
+    /// Write request bodies out again from the cache: those of a run, an entry or a dataset
+    ExportRequests(Box<ExportFlags>),
     /// Tell what the kernel, the limits and the cores here allow, and how to fix what they do not
     Doctor(DoctorFlags),
     /// Print the completion script of a shell
@@ -263,6 +265,25 @@ pub struct OutputFlags {
     /// One row a request in the run directory [default: off; parquet with -o]
     #[arg(long, value_name = "HOW")]
     pub records: Option<RecordsFlag>,
+    /// Keep the time of every content event of a stream in the records
+    #[arg(long)]
+    pub chunk_times: bool,
+    /// Keep the bodies of the first N responses, or of all, in responses.jsonl
+    #[arg(long, value_name = "N|all", value_parser = parse_how_many)]
+    pub keep_responses: Option<u64>,
+    /// Count the output tokens of kept responses (of all, without --keep-responses) whose server gave no usage, after the run,
+    /// by --tokenizer
+    #[arg(long)]
+    pub tokenize_after: bool,
+    /// Every figure also in slices of this length, in slices.json and slices.csv
+    #[arg(long, value_name = "TIME", value_parser = units::parse_positive_duration)]
+    pub slice: Option<u64>,
+    /// Also write AIPerf's profile_export.jsonl and profile_export_aiperf.json and .csv, and with --slice its time slices
+    #[arg(long)]
+    pub aiperf_artifacts: bool,
+    /// With them the bodies, as inputs.json
+    #[arg(long, requires = "aiperf_artifacts")]
+    pub aiperf_inputs: bool,
     /// What goes to stdout at the end
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format_out: FormatOut,
@@ -498,6 +519,52 @@ pub struct ReportFlags {
     /// Print as JSON
     #[arg(long)]
     pub json: bool,
+    /// Print the statistics of all runs as one table
+    #[arg(long, conflicts_with_all = ["json", "compare", "html"])]
+    pub csv: bool,
+}
+
+/// Flags of `export-requests`.
+#[derive(Debug, Args)]
+pub struct ExportFlags {
+    /// A run directory, a cache entry (its key or folder), or a dataset
+    #[arg(value_name = "RUN|ENTRY|DATASET", value_hint = ValueHint::AnyPath)]
+    pub what: PathBuf,
+    /// Where to, or - for standard output
+    #[arg(short = 'o', long, value_name = "FILE", value_hint = ValueHint::FilePath, default_value = "-")]
+    pub out: PathBuf,
+    /// How: a body a line, or sessions with their payloads
+    #[arg(long = "as", value_name = "SHAPE", default_value = "raw_payload")]
+    pub shape: ExportShape,
+    /// Only these records, from 0, as 0-9,12
+    #[arg(long, value_name = "LIST")]
+    pub records: Option<String>,
+    /// Seed of synthesized text
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub seed: u64,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub shaping: ShapingFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cache: CacheUseFlags,
+}
+
+/// `--as`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum ExportShape {
+    /// A body a line, byte for byte
+    RawPayload,
+    /// {"data":[{"session_id","payloads"}]}
+    InputsJson,
+}
+
+fn parse_how_many(text: &str) -> Result<u64, String> {
+    if text == "all" {
+        return Ok(u64::MAX);
+    }
+    units::parse_positive_count(text).map_err(|e| format!("{e}, or all"))
 }
 
 /// Flags of `merge`.
@@ -683,7 +750,8 @@ choice! {
     /// `--format-out`.
     FormatOut { /// A table for people
     Text, /// The summary
-    Json }
+    Json, /// The statistics as a table for programs
+    Csv }
 }
 choice! {
     /// `--store`.

@@ -6,6 +6,7 @@ mod cache;
 mod config;
 mod dataset;
 mod doctor;
+mod export;
 pub mod flags;
 mod hints;
 pub mod plan;
@@ -90,6 +91,7 @@ fn call(command: Command) -> Result<u8> {
         Command::Target(flags) => target::target(&flags),
         Command::Report(flags) => report::report(&flags),
         Command::Merge(flags) => report::merge(&flags),
+        Command::ExportRequests(flags) => export::export(&flags),
         Command::Doctor(flags) => doctor::doctor(&flags),
         Command::Completions { shell } => {
             let mut script = Vec::new();

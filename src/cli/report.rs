@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     data::{Error, Result},
-    report::{self, RunDir, compare, html, text, threshold},
+    report::{self, RunDir, compare, csv, html, text, threshold},
 };
 
 /// Prints each run, compares them with a base, or draws one.
@@ -28,6 +28,11 @@ pub fn report(flags: &ReportFlags) -> Result<u8> {
         };
         let page = html::page(&run.summary, &run.merged);
         std::fs::write(file, page).map_err(|e| Error::file("cannot write", file, e))?;
+        return Ok(0);
+    }
+    if flags.csv {
+        let named: Vec<_> = runs.iter().map(|run| (run.name.clone(), &run.summary)).collect();
+        terminal::result(&csv::summaries(&named))?;
         return Ok(0);
     }
     let colour = if terminal::colour() { text::Colour::On } else { text::Colour::Off };

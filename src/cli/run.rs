@@ -4,22 +4,29 @@ use std::{path::PathBuf, sync::Arc};
 
 use super::{
     dataset,
-    flags::{FormatOut, RecordsFlag, RunFlags},
+    flags::{FormatOut, OutputFlags, RecordsFlag, RunFlags},
     plan::{self, Placement, Sent},
     progress::Meter,
     terminal,
     url::Url,
 };
 use crate::{
-    cache::{View, WhenFull},
+    cache::{View, WhenFull, prompt_tokenizer::TokenCounter},
     data::{
         Error, Result,
         plan::{Plan, Shape, Target},
         results::{CacheState, DatasetFacts, RunResult},
+        rows::Keep,
         units::{show_count, show_duration, show_size},
     },
     engine,
-    report::{self, Asked, Merged, Percentile, RunDir, Summary, Threshold, text, threshold},
+    report::{
+        self, Asked, Merged, Percentile, RunDir, Summary, Threshold, Wanted, csv, records,
+        responses::{self, Counted},
+        slices::Sliced,
+        spools::Spools,
+        text, threshold,
+    },
     sys::{clock, signal},
     target,
 };
@@ -28,6 +35,7 @@ use crate::{
 ///
 /// Errors: whatever keeps the run from beginning.
 pub fn run(flags: &RunFlags) -> Result<u8> {
+    check_output(&flags.output)?;
     let urls = plan::urls(flags)?;
     let judged = Judged::new(flags)?;
     let options = match &urls[0] {
@@ -56,7 +64,7 @@ pub fn run(flags: &RunFlags) -> Result<u8> {
         let dir = folder.as_ref().map(|f| if repeats > 1 { f.join(k.to_string()) } else { f.clone() });
         let mut dir = dir.map(|d| RunDir::prepare(&d)).transpose()?;
         let (summary, merged, kept) = once.run(dir.as_mut())?;
-        if !once.json() {
+        if once.form() == FormatOut::Text {
             let colour = if terminal::colour() { text::Colour::On } else { text::Colour::Off };
             let gap = if k > 1 { "\n" } else { "" };
             terminal::result(&format!("{gap}{}", text::render(&summary, &merged.samples, colour)))?;
@@ -73,11 +81,16 @@ pub fn run(flags: &RunFlags) -> Result<u8> {
             break;
         }
     }
-    if once.json() {
-        terminal::result(&match summaries.as_slice() {
+    match once.form() {
+        FormatOut::Text => {}
+        FormatOut::Json => terminal::result(&match summaries.as_slice() {
             [summary] => summary.to_json(),
             several => json_array(several),
-        })?;
+        })?,
+        FormatOut::Csv => {
+            let named: Vec<_> = summaries.iter().enumerate().map(|(k, s)| ((k + 1).to_string(), s)).collect();
+            terminal::result(&csv::summaries(&named))?;
+        }
     }
     if let Some(folder) = folder {
         terminal::say(&format!("run directory: {}", folder.display()));
@@ -116,8 +129,9 @@ struct Once<'a> {
 }
 
 impl Once<'_> {
-    fn json(&self) -> bool {
-        self.flags.output.json || self.flags.output.format_out == FormatOut::Json
+    /// What goes to stdout at the end.
+    fn form(&self) -> FormatOut {
+        if self.flags.output.json { FormatOut::Json } else { self.flags.output.format_out }
     }
 
     /// Starts the built-in server, if the run has one.
@@ -141,39 +155,119 @@ impl Once<'_> {
     fn run(&self, dir: Option<&mut RunDir>) -> Result<(Summary, Merged, Result<()>)> {
         let server = self.server()?;
         let plan = self.plan(server.as_ref())?;
-        let records = match self.flags.output.records {
-            Some(RecordsFlag::Off) => None,
-            Some(RecordsFlag::Jsonl) => Some(report::records::Format::Jsonl),
-            Some(RecordsFlag::Parquet) | None => dir.as_ref().map(|_| report::records::Format::Parquet),
-        };
-        let rows = dir.as_ref().filter(|_| records.is_some()).map(|d| d.path().to_path_buf());
-        let mut result = drive(self.flags, &plan, &self.source, rows.as_deref())?;
+        let keeping = Keeping::new(&self.flags.output);
+        let keep = dir.as_ref().and_then(|dir| keeping.keep(dir));
+        let mut result = drive(self.flags, &plan, &self.source, keep.as_ref())?;
         result.target = server.map(|s| s.running.stop());
+        let mut merged = report::merge(&result);
+        merged.hide_secrets(&plan.head);
+        let counted = match (&dir, &self.judged.counter) {
+            (Some(dir), Some(counter)) => count_tokens(dir, counter, &plan, &result, &mut merged).map(Some),
+            _ => Ok(None),
+        };
         let asked = Asked {
             plan: &plan,
             dataset: &self.source.facts,
             percentiles: &self.judged.percentiles,
             thresholds: &self.judged.thresholds,
         };
-        let (summary, merged) = report::finish(&asked, &result);
-        let kept = dir.map_or(Ok(()), |dir| keep(dir, records, &summary, &merged));
-        Ok((summary, merged, kept))
+        let mut summary = Summary::new(&asked, &result, &merged);
+        let told = counted.map(|counted| summary.counted_tokens = counted);
+        let Some(dir) = dir else { return Ok((summary, merged, told)) };
+        let wanted = Wanted {
+            records: keeping.records,
+            responses: self.flags.output.keep_responses.is_some(),
+            slices: self.flags.output.slice.map(|width_ns| Sliced {
+                width_ns,
+                percentiles: &self.judged.percentiles,
+                aiperf: self.flags.output.aiperf_artifacts,
+            }),
+            aiperf: self.flags.output.aiperf_artifacts,
+            inputs: self.flags.output.aiperf_inputs.then_some(&*self.source.view),
+            head: &plan.head,
+        };
+        let kept = report::keep(dir, &wanted, &mut summary, &merged);
+        Ok((summary, merged, told.and(kept)))
     }
 }
 
-/// Writes a run to its directory. Spools are gone after it, whatever happens: a full disk must not stay full of them.
-fn keep(dir: &mut RunDir, records: Option<report::records::Format>, summary: &Summary, merged: &Merged) -> Result<()> {
-    let spools = report::records::spools(dir)?;
-    let written = records.map_or(Ok(()), |format| report::records::write(dir, format, &spools).map(drop));
-    report::records::remove_spools(&spools)?;
-    dir.write_run(summary, merged)?;
-    written
+/// Counts the tokens of kept responses.
+fn count_tokens(
+    dir: &RunDir,
+    counter: &TokenCounter,
+    plan: &Plan,
+    result: &RunResult,
+    merged: &mut Merged,
+) -> Result<Counted> {
+    let spools = Spools::find(dir.path())?;
+    let count = |text: &str| counter.count(text).map_err(|e| Error::Failed(format!("--tokenize-after: {e}")));
+    let counted = responses::count_tokens(&spools, merged, &plan.goodput, result.started_unix_ns, &count)?;
+    Ok(Counted { by: counter.name(), ..counted })
+}
+
+/// What is kept of each request, by the flags of a run with a directory.
+struct Keeping {
+    records: Option<records::Format>,
+    chunk_times: bool,
+    responses: u64,
+    others: bool,
+}
+
+impl Keeping {
+    fn new(output: &OutputFlags) -> Self {
+        Self {
+            records: match output.records {
+                Some(RecordsFlag::Off) => None,
+                Some(RecordsFlag::Jsonl) => Some(records::Format::Jsonl),
+                Some(RecordsFlag::Parquet) | None => Some(records::Format::Parquet),
+            },
+            chunk_times: output.chunk_times,
+            responses: output.keep_responses.unwrap_or(if output.tokenize_after { u64::MAX } else { 0 }),
+            others: output.slice.is_some() || output.aiperf_artifacts,
+        }
+    }
+
+    /// What the engine is told; none where nothing needs rows.
+    fn keep(&self, dir: &RunDir) -> Option<Keep> {
+        let wanted = self.records.is_some() || self.responses > 0 || self.others;
+        wanted.then(|| Keep {
+            folder: dir.path().to_path_buf(),
+            chunk_times: self.chunk_times,
+            responses: self.responses,
+        })
+    }
+}
+
+/// Flags that say what goes into a run directory go with one.
+///
+/// Errors: those that would do nothing, by name.
+fn check_output(output: &OutputFlags) -> Result<()> {
+    let has_dir = output.out.is_some() || output.save;
+    for (given, flag) in [
+        (output.records.is_some_and(|r| r != RecordsFlag::Off), "--records"),
+        (output.chunk_times, "--chunk-times"),
+        (output.keep_responses.is_some(), "--keep-responses"),
+        (output.tokenize_after, "--tokenize-after"),
+        (output.slice.is_some(), "--slice"),
+        (output.aiperf_artifacts, "--aiperf-artifacts"),
+    ] {
+        if given && !has_dir {
+            return Err(Error::usage(format!("{flag} goes with -o DIR or --save")));
+        }
+    }
+    let keeping = Keeping::new(output);
+    if keeping.chunk_times && keeping.records.is_none() && !keeping.others {
+        return Err(Error::usage("--chunk-times goes into the records, and --records is off"));
+    }
+    Ok(())
 }
 
 /// What the results are held against, parsed before anything is sent.
 struct Judged {
     percentiles: Vec<Percentile>,
     thresholds: Vec<Threshold>,
+    /// `--tokenize-after`.
+    counter: Option<TokenCounter>,
 }
 
 impl Judged {
@@ -186,7 +280,9 @@ impl Judged {
         let goodput = plan::goodput(flags)?;
         let thresholds =
             threshold::parse_all(output.fail_if.iter().map(String::as_str), &goodput).map_err(Error::usage)?;
-        Ok(Self { percentiles, thresholds })
+        let tokenizer = flags.shaping.bodies.tokenizer.as_deref();
+        let counter = output.tokenize_after.then(|| TokenCounter::open(tokenizer)).transpose()?;
+        Ok(Self { percentiles, thresholds, counter })
     }
 }
 
@@ -273,19 +369,16 @@ fn out_folder(flags: &RunFlags) -> Result<Option<PathBuf>> {
                 (now / 1_000) as u16 ^ std::process::id() as u16
             ))
         }
-        (None, false) if flags.output.records.is_some_and(|r| r != RecordsFlag::Off) => {
-            return Err(Error::usage("--records goes with -o DIR or --save"));
-        }
         (None, false) => return Ok(None),
     };
     Ok(Some(path))
 }
 
 /// Drives the engine, with a progress line.
-fn drive(flags: &RunFlags, plan: &Plan, source: &Source, rows: Option<&std::path::Path>) -> Result<RunResult> {
+fn drive(flags: &RunFlags, plan: &Plan, source: &Source, keep: Option<&Keep>) -> Result<RunResult> {
     let quiet = flags.output.quiet || !terminal::stderr_is_terminal();
     let mut meter = (!quiet).then(|| Meter::new(plan, source.facts.records));
-    let result = engine::run(plan.clone(), source.view.clone(), rows, &mut |progress| {
+    let result = engine::run(plan.clone(), source.view.clone(), keep, &mut |progress| {
         if let Some(meter) = &mut meter {
             meter.observe(progress);
         }

@@ -69,6 +69,11 @@ pub const SAMPLES_PER_CLASS: u32 = 3;
 /// First and last bytes kept of a response for an error sample.
 pub const SAMPLE_BYTES: usize = 256;
 
+/// Bytes kept of one response with `--keep-responses`: a stream of 64 Ki events of 256 bytes.
+pub const KEPT_RESPONSE_BYTES_MAX: u64 = 16 << 20;
+/// Content events of one stream whose times can be held at once, over all slots together: what the longest models put out.
+pub const STAMPS_PER_SLOT: usize = 128 << 10;
+
 /// Tokens of one prompt or output that a trace may ask for: more than any model takes, few enough that a body's size fits.
 pub const TOKENS_MAX: u32 = 1 << 24;
 /// Bytes of a dataset whose records hang on each other by name, so that all of it is held at once (`dag_jsonl`, `random_pool`).

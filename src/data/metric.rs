@@ -210,6 +210,20 @@ impl Series {
         self.max = self.max.max(value);
     }
 
+    /// Adds a sample as often as `n` says: a value that held for `n` nanoseconds.
+    #[inline]
+    pub fn record_n(&mut self, value: u64, n: u64) {
+        if n == 0 {
+            return;
+        }
+        self.hist.saturating_record_n(value, n);
+        self.count += n;
+        self.sum += u128::from(value) * u128::from(n);
+        self.sum_sq += u128::from(value) * u128::from(value) * u128::from(n);
+        self.min = self.min.min(value);
+        self.max = self.max.max(value);
+    }
+
     /// Adds all samples of another series.
     pub fn merge(&mut self, other: &Self) {
         self.hist.add(&other.hist).unwrap_or_else(|_| unreachable!("all series have the same bounds"));

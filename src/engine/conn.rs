@@ -8,6 +8,8 @@ use crate::{
     wire::{response::Body, scan::Scan},
 };
 
+use super::stamps::Chain;
+
 /// Where a slot stands.
 ///
 /// ```text
@@ -164,6 +166,9 @@ pub(super) struct Trip {
     pub tls_ns: u64,
     /// Last time that bytes of the response came.
     pub last_byte: Nanos,
+    /// Whether its response is kept, and how much of it was.
+    pub keeps: bool,
+    pub kept_bytes: u64,
 }
 
 impl Trip {
@@ -186,6 +191,8 @@ impl Trip {
         tls_began: Nanos::NONE,
         tls_ns: u64::MAX,
         last_byte: Nanos::NONE,
+        keeps: false,
+        kept_bytes: 0,
     };
 }
 
@@ -198,6 +205,8 @@ pub(super) struct Stream {
     pub second_token: Nanos,
     pub last_token: Nanos,
     pub content_events: u32,
+    /// The time of every content event; released when the request ends.
+    pub times: Chain,
 }
 
 impl Stream {
@@ -209,12 +218,14 @@ impl Stream {
             second_token: Nanos::NONE,
             last_token: Nanos::NONE,
             content_events: 0,
+            times: Chain::EMPTY,
         }
     }
 
     /// Forgets the stream before.
     #[inline]
     pub fn begin(&mut self, scan: Scan) {
+        debug_assert!(self.times.count == 0, "the times of the request before were released");
         *self = Self::new(scan);
     }
 

@@ -13,7 +13,6 @@ use super::{
 use crate::{
     data::{
         ConnId, Nanos, limits,
-        metric::Metric,
         outcome::{ErrorClass, Outcome},
         plan::StreamMode,
         rows::{NONE_U32, Row},
@@ -76,7 +75,8 @@ impl<I: Io> Worker<'_, I> {
             Op::Connect if self.conns[conn.index()].state == State::Connecting => {
                 self.connected(conn, completion.result, now);
             }
-            Op::Connect | Op::Cancel => {}
+            // Writes of spools never come here: the ring deals with them.
+            Op::Connect | Op::Cancel | Op::Write => {}
         }
         let c = &self.conns[conn.index()];
         if c.state == State::Closing && c.in_kernel == 0 {
@@ -322,16 +322,26 @@ impl<I: Io> Worker<'_, I> {
         let c = &mut self.conns[conn.index()];
         let bytes = &source.bytes(&self.io, &self.tls, n)[at..];
         let (mut content, mut output) = (0, 0);
+        let keeps = self.trips[conn.index()].keeps;
+        let piece = &mut self.piece;
         let fed = if c.has(flag::SCAN) {
             let scan = &mut self.streams[conn.index()].scan;
             c.body.feed(bytes, |payload| {
                 let seen = scan.feed(payload);
                 content += seen.content_events;
                 output += seen.output_events;
+                if keeps {
+                    piece.extend_from_slice(payload);
+                }
             })
+        } else if keeps {
+            c.body.feed(bytes, |payload| piece.extend_from_slice(payload))
         } else {
             c.body.feed(bytes, |_| {})
         };
+        if keeps {
+            self.keep_piece(conn);
+        }
         if content > 0 {
             self.tokens_came(conn, content, output, now);
         }
@@ -340,6 +350,16 @@ impl<I: Io> Worker<'_, I> {
             Ok(_) => Read::More,
             Err(wrong) => Read::Wrong(wrong.class, wrong.reason),
         }
+    }
+
+    /// Hands the payload of one read to the spool of responses.
+    fn keep_piece(&mut self, conn: ConnId) {
+        let trip = &mut self.trips[conn.index()];
+        if let Some(kept) = &self.rows {
+            kept.piece(&mut self.io, conn.0, &self.piece, trip.kept_bytes);
+        }
+        trip.kept_bytes += self.piece.len() as u64;
+        self.piece.clear();
     }
 
     /// Reads a head, or a part of one, from `at` on. Returns where the next one, or the body, begins; none when the buffer is
@@ -410,6 +430,11 @@ impl<I: Io> Worker<'_, I> {
         if !head.keep_alive {
             c.set(flag::LAST);
         }
+        if let Some(kept) = &mut self.rows
+            && !c.has(flag::WARMUP)
+        {
+            self.trips[conn.index()].keeps = kept.takes_response();
+        }
         let stream = match plan.stream {
             StreamMode::Auto => head.content == Content::EventStream,
             StreamMode::Sse => true,
@@ -438,24 +463,19 @@ impl<I: Io> Worker<'_, I> {
         if !c.has(flag::STREAM) {
             return;
         }
-        let measured = !c.has(flag::WARMUP);
         let s = &mut self.streams[conn.index()];
-        let gaps = &mut self.tally.result.series[Metric::InterChunkLatency as usize];
-        let mut left = content;
-        if !s.first_token.is_some() {
+        let first = !s.first_token.is_some();
+        if first {
             s.first_token = now;
-            s.last_token = now;
-            left -= 1;
         }
-        if left > 0 && !s.second_token.is_some() {
+        if content > u32::from(first) && !s.second_token.is_some() {
             s.second_token = now;
         }
-        // Events that came in one read came at one time: the first has a gap, the others none.
-        for _ in 0..left {
-            if measured {
-                gaps.record(now.since(s.last_token));
-            }
-            s.last_token = now;
+        s.last_token = now;
+        // Events that came in one read came at one time: the first has a gap, the others none. Whether the gaps count is known
+        // when the stream has ended: those of a failure do not.
+        for _ in 0..content {
+            self.stamps.push(&mut s.times, now);
         }
         if output > 0 && !s.first_output.is_some() {
             s.first_output = now;
@@ -601,16 +621,25 @@ impl<I: Io> Worker<'_, I> {
 
     /// Ends a request: its row is counted, and its session goes on.
     pub(super) fn end_request(&mut self, conn: ConnId, outcome: Outcome, why: &'static str, done: Nanos) {
-        let row = self.row(conn, outcome, done);
-        let trip = &self.trips[conn.index()];
+        let mut row = self.row(conn, outcome, done);
+        let times = &mut self.streams[conn.index()].times;
+        if outcome == Outcome::Succeeded && !row.has(Row::WARMUP) && times.count > 1 {
+            self.tally.count_gaps(&self.stamps, times);
+        }
+        let trip = &mut self.trips[conn.index()];
+        let keeps = std::mem::take(&mut trip.keeps);
+        if std::mem::take(&mut trip.kept_bytes) > limits::KEPT_RESPONSE_BYTES_MAX {
+            row.flags |= Row::KEPT_IN_PART;
+        }
         let (first, last) = self.kept.slot(conn.index()).split_at(limits::SAMPLE_BYTES);
         let what = if why.is_empty() && outcome == Outcome::Failed(ErrorClass::Tls) { self.tls.words() } else { why };
         let evidence =
             Evidence { what, first: &first[..trip.kept_first as usize], last: &last[..trip.kept_last as usize] };
         self.tally.count(&row, trip.total_bytes.saturating_sub(u64::from(trip.head_bytes)), outcome, evidence);
         if let Some(rows) = &mut self.rows {
-            rows.push(&row);
+            rows.push(&mut self.io, &mut row, &self.stamps, times, keeps);
         }
+        self.stamps.release(times);
         let c = &mut self.conns[conn.index()];
         let (record, instance) = (c.record, c.instance);
         c.clear(flag::WAITED | flag::OF_REQUEST);

@@ -53,6 +53,14 @@ pub trait Io {
     fn zero_copy(&self) -> bool;
     /// Times that the submission queue was full, and completion overflows.
     fn pressure(&self) -> (u64, u64);
+    /// Adds bytes to a spool.
+    fn append(&mut self, spool: usize, bytes: &[u8]);
+    /// Hands over what the first so many spools hold.
+    fn flush_spools(&mut self, spools: usize);
+    /// True while bytes of a spool are in the kernel.
+    fn writing(&self) -> bool;
+    /// Ends them: what failed, by spool, and how many blocks this thread had to write itself.
+    fn close_spools(&mut self, spools: usize) -> (Vec<Option<String>>, u64);
 }
 
 impl Io for Ring {
@@ -132,5 +140,18 @@ impl Io for Ring {
     }
     fn pressure(&self) -> (u64, u64) {
         Ring::pressure(self)
+    }
+    #[inline]
+    fn append(&mut self, spool: usize, bytes: &[u8]) {
+        Ring::append(self, spool, bytes);
+    }
+    fn flush_spools(&mut self, spools: usize) {
+        Ring::flush_spools(self, spools);
+    }
+    fn writing(&self) -> bool {
+        Ring::writing(self)
+    }
+    fn close_spools(&mut self, spools: usize) -> (Vec<Option<String>>, u64) {
+        Ring::close_spools(self, spools)
     }
 }

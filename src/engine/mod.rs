@@ -13,12 +13,12 @@ mod secure;
 #[cfg(test)]
 mod sim;
 mod slots;
+mod stamps;
 pub mod tally;
 mod tls;
 mod worker;
 
 use std::{
-    path::Path,
     sync::{
         Arc, Barrier,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -38,6 +38,7 @@ use crate::{
         Error, Nanos, RecordId, Result, WorkerId, limits,
         plan::{MaxErrors, Plan, Shape, Warmup},
         results::{EndedBy, RunResult, WorkerResult},
+        rows::Keep,
     },
     pace::{Agenda, Edges, Graph, Place, Roots},
     sys::{
@@ -71,11 +72,11 @@ pub struct Progress {
 
 /// Runs a plan over a dataset to its end.
 ///
-/// `rows` is the folder for row spools; none keeps no rows. `observe` is called about every 20 ms.
+/// `keep` says what is kept of each request, and where; none keeps nothing. `observe` is called about every 20 ms.
 ///
 /// Errors: what the environment refuses before anything was sent, or a ring that broke. A run in which every request failed is
 /// a result, not an error.
-pub fn run(plan: Plan, view: Arc<View>, rows: Option<&Path>, observe: &mut dyn FnMut(&Progress)) -> Result<RunResult> {
+pub fn run(plan: Plan, view: Arc<View>, keep: Option<&Keep>, observe: &mut dyn FnMut(&Progress)) -> Result<RunResult> {
     let set_up = SetUp::new(&plan, &view)?;
     let workers = plan.workers();
     let shared = Shared {
@@ -104,7 +105,7 @@ pub fn run(plan: Plan, view: Arc<View>, rows: Option<&Path>, observe: &mut dyn F
             let (ready, shared, set_up, gate) = (ready.clone(), &shared, &set_up, &gate);
             let control_thread = &control_thread;
             let body = move || {
-                let ended = work(index, shared, set_up, gate, rows, started_unix_ns, &ready);
+                let ended = work(index, shared, set_up, gate, keep, started_unix_ns, &ready);
                 gate.working.fetch_sub(1, Ordering::Release);
                 control_thread.unpark();
                 ended
@@ -262,11 +263,11 @@ fn work(
     shared: &Shared,
     set_up: &SetUp,
     gate: &Gate,
-    rows: Option<&Path>,
+    keep: Option<&Keep>,
     anchor_unix_ns: u64,
     ready: &mpsc::Sender<Result<()>>,
 ) -> Result<Option<Ended>> {
-    let made = make(index, shared, set_up, rows, anchor_unix_ns);
+    let made = make(index, shared, set_up, keep, anchor_unix_ns);
     let (mut worker, notes) = match made {
         Ok(made) => {
             let _ = ready.send(Ok(()));
@@ -284,8 +285,14 @@ fn work(
     }
     let mut notes = notes;
     worker.run(Nanos(gate.start.load(Ordering::Relaxed)))?;
-    if let Some(error) = worker.rows.as_ref().and_then(|rows| rows.failed()) {
-        notes.push(format!("rows of worker {index} are not whole: {error}"));
+    if let Some(kept) = worker.rows.take() {
+        notes.extend(kept.close(&mut worker.io, index));
+    }
+    if worker.stamps.lost > 0 {
+        notes.push(format!(
+            "{} content events of worker {index} found no room for their times: their gaps are in no figure",
+            worker.stamps.lost
+        ));
     }
     let stop_ns = worker.agenda.stop_ns();
     let end = worker.ended_at;
@@ -298,7 +305,7 @@ fn make<'a>(
     index: usize,
     shared: &'a Shared,
     set_up: &SetUp,
-    rows: Option<&Path>,
+    keep: Option<&Keep>,
     anchor_unix_ns: u64,
 ) -> Result<(Worker<'a, Ring>, Vec<String>)> {
     let plan = &shared.plan;
@@ -320,14 +327,17 @@ fn make<'a>(
         recv_buffers: (2 * connections).clamp(limits::RECV_BUFFERS_MIN, limits::RECV_BUFFERS_MAX),
         addresses: plan.targets.iter().flat_map(|t| t.addresses.iter().cloned()).collect(),
     };
-    let ring = Ring::new(&config, shared.view.map().clone())?;
+    let id = WorkerId(index as u16);
+    let (kept, spools) = keep.map(|keep| rows::Kept::create(keep, id, workers)).transpose()?.unzip();
+    let mut ring = Ring::new(&config, shared.view.map().clone(), spools.unwrap_or_default())?;
+    if let Some(kept) = &kept {
+        kept.begin(&mut ring, id, anchor_unix_ns);
+    }
     let notes = ring.notes().to_vec();
     let local = plan.targets.iter().all(|t| t.local);
     let rule = SendRule::new(plan.send, local, ring.zero_copy(), plain_bytes - head_max);
     let agenda = Agenda::new(plan, set_up.roots.clone(), set_up.graph.clone(), index, workers, slots)?;
-    let rows =
-        rows.map(|folder| rows::RowWriter::create(folder, WorkerId(index as u16), anchor_unix_ns)).transpose()?;
-    let mut worker = Worker::new(shared, ring, index, agenda, rule, connections, rows)?;
+    let mut worker = Worker::new(shared, ring, index, agenda, rule, connections, kept)?;
     worker.slots_max = slots;
     worker.tally.result.connections.asked = u64::from(share(plan.connections));
     if plan.preconnect {

@@ -1,63 +1,132 @@
-//! Writes rows of ended requests to the worker's spool, in blocks, from memory taken at set-up.
+//! What a worker keeps of each request while the load runs: rows, times of content events, responses. All of it goes to spools
+//! in the run directory through the worker's own ring, from memory taken at set-up.
 
-use std::{fs::File, io::Write, path::Path};
+use std::fs::File;
 
 use zerocopy::IntoBytes;
 
+use super::{
+    io::Io,
+    stamps::{Chain, Stamps},
+};
 use crate::data::{
-    Error, Result, WorkerId,
-    rows::{Row, SpoolHeader, spool_name},
+    Error, Result, WorkerId, limits,
+    plan::Plan,
+    rows::{Keep, PieceHead, Row, Spool, SpoolHeader},
 };
 
-/// Bytes of a block: 400 rows, one write. A write of this size into the page cache takes about 20 us.
-const BLOCK_BYTES: usize = 64 << 10;
-
-/// A worker's open spool.
+/// Which spools a worker has, by their index in its ring.
 #[derive(Debug)]
-pub struct RowWriter {
-    file: File,
-    block: Vec<u8>,
-    /// The first write that failed; nothing is written after it, and the run says so.
-    failed: Option<std::io::Error>,
+pub(super) struct Kept {
+    kinds: Vec<Spool>,
+    chunks: Option<usize>,
+    responses: Option<usize>,
+    /// Responses that may still be kept.
+    responses_left: u64,
+    rows: u64,
 }
 
-impl RowWriter {
-    /// Creates the spool of a worker in a folder.
+const ROWS: usize = 0;
+
+impl Kept {
+    /// Creates the spools of a worker. The files are for its ring, in this order.
     ///
-    /// Errors: the file cannot be created.
-    pub fn create(folder: &Path, worker: WorkerId, anchor_unix_ns: u64) -> Result<Self> {
-        let path = folder.join(spool_name(worker.0));
-        let file = File::create(&path).map_err(|e| Error::file("cannot create", &path, e))?;
-        let mut block = Vec::with_capacity(BLOCK_BYTES + size_of::<Row>());
-        block.extend_from_slice(SpoolHeader::new(worker.0, anchor_unix_ns).as_bytes());
-        Ok(Self { file, block, failed: None })
+    /// Errors: a file that cannot be created.
+    pub fn create(keep: &Keep, worker: WorkerId, workers: usize) -> Result<(Self, Vec<File>)> {
+        let mut kept = Self {
+            kinds: vec![Spool::Rows],
+            chunks: None,
+            responses: None,
+            responses_left: match keep.responses {
+                u64::MAX => u64::MAX,
+                n => Plan::share(n, worker.0 as usize, workers),
+            },
+            rows: 0,
+        };
+        if keep.chunk_times {
+            kept.chunks = Some(kept.kinds.len());
+            kept.kinds.push(Spool::Chunks);
+        }
+        if keep.responses > 0 {
+            kept.responses = Some(kept.kinds.len());
+            kept.kinds.push(Spool::Responses);
+        }
+        let mut files = Vec::with_capacity(kept.kinds.len());
+        for kind in &kept.kinds {
+            let path = keep.folder.join(kind.name(worker.0));
+            files.push(File::create(&path).map_err(|e| Error::file("cannot create", &path, e))?);
+        }
+        Ok((kept, files))
     }
 
-    /// Adds a row.
+    /// Begins every spool.
+    pub fn begin(&self, io: &mut impl Io, worker: WorkerId, anchor_unix_ns: u64) {
+        for (spool, &kind) in self.kinds.iter().enumerate() {
+            io.append(spool, SpoolHeader::new(kind, worker.0, anchor_unix_ns).as_bytes());
+        }
+    }
+
+    /// True when one more response is to be kept; it is counted.
     #[inline]
-    pub fn push(&mut self, row: &Row) {
-        self.block.extend_from_slice(row.as_bytes());
-        if self.block.len() >= BLOCK_BYTES {
-            self.flush();
+    pub fn takes_response(&mut self) -> bool {
+        if self.responses.is_none() || self.responses_left == 0 {
+            return false;
         }
+        self.responses_left = self.responses_left.saturating_sub(u64::from(self.responses_left != u64::MAX));
+        true
     }
 
-    fn flush(&mut self) {
-        if self.failed.is_none()
-            && let Err(error) = self.file.write_all(&self.block)
+    /// A piece of a response's body that is kept; `had` is what was kept of it before. Returns what is kept now.
+    #[inline]
+    pub fn piece(&self, io: &mut impl Io, connection: u32, bytes: &[u8], had: u64) -> u64 {
+        let room = limits::KEPT_RESPONSE_BYTES_MAX.saturating_sub(had);
+        let bytes = &bytes[..bytes.len().min(room as usize)];
+        if let Some(spool) = self.responses
+            && !bytes.is_empty()
         {
-            self.failed = Some(error);
+            io.append(spool, PieceHead { connection, bytes: bytes.len() as u32, row: 0 }.as_bytes());
+            io.append(spool, bytes);
         }
-        self.block.clear();
+        had + bytes.len() as u64
     }
 
-    /// Writes what is left.
-    pub fn finish(&mut self) {
-        self.flush();
+    /// A request that has ended, with the times of its content events, and whether its response was kept.
+    #[inline]
+    pub fn push(&mut self, io: &mut impl Io, row: &mut Row, stamps: &Stamps, chain: &Chain, response: bool) {
+        if let Some(spool) = self.chunks {
+            row.stamps = chain.count;
+            stamps.each(chain, |bytes| io.append(spool, bytes));
+        }
+        io.append(ROWS, row.as_bytes());
+        if let Some(spool) = self.responses.filter(|_| response) {
+            let end = PieceHead { connection: row.connection, bytes: PieceHead::END, row: self.rows };
+            io.append(spool, end.as_bytes());
+            io.append(spool, row.as_bytes());
+        }
+        self.rows += 1;
     }
 
-    /// The first write that failed.
-    pub const fn failed(&self) -> Option<&std::io::Error> {
-        self.failed.as_ref()
+    /// Hands over what the spools hold.
+    pub fn flush(&self, io: &mut impl Io) {
+        io.flush_spools(self.kinds.len());
+    }
+
+    /// Ends the spools; nothing may be in the kernel. Returns what the user should know.
+    pub fn close(&self, io: &mut impl Io, worker: usize) -> Vec<String> {
+        let (failed, waits) = io.close_spools(self.kinds.len());
+        let mut notes: Vec<String> = self
+            .kinds
+            .iter()
+            .zip(failed)
+            .filter_map(|(kind, error)| Some(format!("{} of worker {worker} are not whole: {}", kind.stem(), error?)))
+            .collect();
+        if waits > 0 {
+            notes.push(format!(
+                "the disk was slower than the run: worker {worker} wrote {waits} blocks of 64 KiB of its {} itself, \
+                 and waited for each",
+                if self.responses.is_some() { "rows and responses" } else { "rows" }
+            ));
+        }
+        notes
     }
 }

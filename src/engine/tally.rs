@@ -1,5 +1,6 @@
 //! Counts what has ended: one row in, series, buckets, timeline and samples out. Allocates nothing after it is made.
 
+use super::stamps::{Chain, Stamps};
 use crate::data::{
     Nanos,
     metric::Metric,
@@ -90,6 +91,13 @@ impl Tally {
         !self.spare.is_empty()
     }
 
+    /// Counts the gaps between the content events of a stream that succeeded.
+    #[inline]
+    pub(super) fn count_gaps(&mut self, stamps: &Stamps, times: &Chain) {
+        let gaps = &mut self.result.series[Metric::InterChunkLatency as usize];
+        stamps.gaps(times, |gap| gaps.record(gap));
+    }
+
     /// Counts one request that has ended. Warm-up requests are in no figure.
     #[inline]
     pub fn count(&mut self, row: &Row, body_bytes: u64, outcome: Outcome, evidence: Evidence<'_>) {
@@ -131,29 +139,29 @@ impl Tally {
     fn count_success(&mut self, row: &Row, _body_bytes: u64) {
         self.result.buckets.succeeded += 1;
         for metric in OF_A_REQUEST {
-            if let Some(value) = value(row, metric) {
+            if let Some(value) = row.value(metric) {
                 self.result.series[metric as usize].record(value);
             }
         }
         if row.content_events != NONE_U32 {
             for metric in OF_A_STREAM {
-                if let Some(value) = value(row, metric) {
+                if let Some(value) = row.value(metric) {
                     self.result.series[metric as usize].record(value);
                 }
             }
         }
         for metric in OF_TOKENS {
-            if let Some(value) = value(row, metric) {
+            if let Some(value) = row.value(metric) {
                 self.result.series[metric as usize].record(value);
             }
         }
         self.result.input_tokens += if row.input_tokens == NONE_U32 { 0 } else { u64::from(row.input_tokens) };
         let output = if row.output_tokens == NONE_U32 { 0 } else { u64::from(row.output_tokens) };
         self.result.output_tokens += output;
-        if !self.goodput.is_empty() && self.goodput.iter().all(|l| value(row, l.metric).is_some_and(|v| v <= l.limit)) {
+        if !self.goodput.is_empty() && self.goodput.iter().all(|l| row.value(l.metric).is_some_and(|v| v <= l.limit)) {
             self.result.good += 1;
         }
-        let latency = value(row, Metric::RequestLatency).unwrap_or(0);
+        let latency = row.value(Metric::RequestLatency).unwrap_or(0);
         if let Some(slice) = self.slice(row.done) {
             slice.succeeded += 1;
             slice.latency_sum_ns += latency;
@@ -203,46 +211,6 @@ const OF_A_STREAM: [Metric; 7] = [
 
 const OF_TOKENS: [Metric; 3] = [Metric::OutputSequenceLength, Metric::InputSequenceLength, Metric::ReasoningTokenCount];
 
-/// The recorded value of a metric of one request, by the formulas of the metrics contract; none where it has none.
-#[inline]
-pub fn value(row: &Row, metric: Metric) -> Option<u64> {
-    let gap = |from: Nanos, to: Nanos| Some(to.get()?.saturating_sub(from.get()?));
-    let tokens = |n: u32| (n != NONE_U32).then_some(u64::from(n));
-    let stream = row.content_events != NONE_U32;
-    let end = if stream && row.last_token.is_some() { row.last_token } else { row.done };
-    match metric {
-        Metric::RequestLatency => gap(row.start, end),
-        Metric::RequestLatencyFromSchedule => gap(row.due, end),
-        Metric::TimeToFirstByte => gap(row.start, row.first_byte),
-        Metric::SendTime => gap(row.start, row.sent),
-        Metric::ScheduleLag => gap(row.due, row.start),
-        Metric::ConnectTime => (row.connect_ns != u64::MAX).then_some(row.connect_ns),
-        Metric::TlsTime => (row.tls_ns != u64::MAX).then_some(row.tls_ns),
-        Metric::TimeToFirstToken => gap(row.start, row.first_token),
-        Metric::TimeToFirstTokenFromSchedule => gap(row.due, row.first_token),
-        Metric::TimeToFirstOutputToken => gap(row.start, row.first_output),
-        Metric::TimeToSecondToken => gap(row.first_token, row.second_token),
-        Metric::InterTokenLatency => inter_token_ns(row),
-        Metric::OutputTokenThroughputPerUser => {
-            inter_token_ns(row).filter(|&ns| ns > 0).map(|ns| 1_000_000_000_000 / ns)
-        }
-        Metric::StreamEndLatency if stream => gap(row.start, row.done),
-        Metric::StreamEndLatency | Metric::InterChunkLatency => None,
-        Metric::OutputSequenceLength => tokens(row.output_tokens),
-        Metric::InputSequenceLength => tokens(row.input_tokens),
-        Metric::ReasoningTokenCount => tokens(row.reasoning_tokens),
-    }
-}
-
-/// (last token - first token) / (tokens - 1); none below two tokens.
-#[inline]
-fn inter_token_ns(row: &Row) -> Option<u64> {
-    if row.output_tokens == NONE_U32 || row.output_tokens < 2 {
-        return None;
-    }
-    Some(row.last_token.get()?.saturating_sub(row.first_token.get()?) / u64::from(row.output_tokens - 1))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,34 +231,6 @@ mod tests {
             status: 200,
             ..Row::EMPTY
         }
-    }
-
-    #[test]
-    fn formulas_are_those_of_the_contract() {
-        let r = row();
-        for (metric, want) in [
-            (Metric::RequestLatency, 600),
-            (Metric::RequestLatencyFromSchedule, 610),
-            (Metric::TimeToFirstByte, 100),
-            (Metric::SendTime, 10),
-            (Metric::ScheduleLag, 10),
-            (Metric::TimeToFirstToken, 200),
-            (Metric::TimeToFirstTokenFromSchedule, 210),
-            (Metric::TimeToFirstOutputToken, 250),
-            (Metric::TimeToSecondToken, 40),
-            (Metric::InterTokenLatency, 100),
-            (Metric::StreamEndLatency, 800),
-            (Metric::OutputSequenceLength, 5),
-            (Metric::OutputTokenThroughputPerUser, 10_000_000_000),
-        ] {
-            assert_eq!(value(&r, metric), Some(want), "{metric:?}");
-        }
-        assert_eq!(value(&r, Metric::InputSequenceLength), None);
-        let plain = Row { content_events: NONE_U32, last_token: Nanos::NONE, ..r };
-        assert_eq!(value(&plain, Metric::RequestLatency), Some(800), "done, where there is no stream");
-        assert_eq!(value(&plain, Metric::StreamEndLatency), None);
-        let one = Row { output_tokens: 1, ..r };
-        assert_eq!(value(&one, Metric::InterTokenLatency), None, "one token has no gap");
     }
 
     #[test]

@@ -7,6 +7,8 @@ use super::{
     io::Io,
     live::{Control, Counts, Halt, Live},
     quiet::Quiet,
+    rows::Kept,
+    stamps::Stamps,
     tally::Tally,
     tls::{Sessions, Settings},
 };
@@ -127,7 +129,12 @@ pub(super) struct Worker<'a, I: Io> {
     /// When the loop was left.
     pub ended_at: Nanos,
     pub pending: Box<[Completion]>,
-    pub rows: Option<super::rows::RowWriter>,
+    /// Times of content events of the streams in flight.
+    pub stamps: Stamps,
+    /// What is kept of each request.
+    pub rows: Option<Kept>,
+    /// The payload of one read, on its way to the spool of responses.
+    pub piece: Vec<u8>,
 }
 
 impl<'a, I: Io> Worker<'a, I> {
@@ -139,7 +146,7 @@ impl<'a, I: Io> Worker<'a, I> {
         agenda: Agenda,
         rule: SendRule,
         connections: u32,
-        rows: Option<super::rows::RowWriter>,
+        rows: Option<Kept>,
     ) -> Result<Self> {
         let n = connections as usize;
         let core = shared.plan.cores.get(index).copied().flatten();
@@ -181,7 +188,9 @@ impl<'a, I: Io> Worker<'a, I> {
             ended: None,
             ended_at: Nanos::ZERO,
             pending: vec![blank; limits::COMPLETIONS_PER_TURN].into(),
+            stamps: Stamps::new(n)?,
             rows,
+            piece: Vec::with_capacity(limits::TLS_READ_BYTES.max(limits::RECV_BUFFER_BYTES)),
             shared,
         })
     }
@@ -486,6 +495,9 @@ impl<'a, I: Io> Worker<'a, I> {
                 self.begin_close(ConnId(slot));
             }
         }
+        if let Some(rows) = &self.rows {
+            rows.flush(&mut self.io);
+        }
         // A tenth of a second is enough for every completion but the notification of a peer that does not acknowledge: such a
         // connection is aborted.
         for turn in 0..100 {
@@ -501,8 +513,12 @@ impl<'a, I: Io> Worker<'a, I> {
             }
             self.reap();
         }
-        if let Some(rows) = &mut self.rows {
-            rows.finish();
+        // A slow disk gets half a minute for the last half megabyte of each spool.
+        for _ in 0..3_000 {
+            if !self.io.writing() || self.io.submit_and_wait(10_000_000).is_err() {
+                break;
+            }
+            self.reap();
         }
         self.shared.live[self.index].show(&self.counts);
     }

@@ -6,6 +6,7 @@
 //! | file | is |
 //! | --- | --- |
 //! | `summary.json` | the figures, schema `ringload/summary/1` |
+//! | `summary.csv` | the statistics as a table |
 //! | `series.json` | the merged tables, schema `ringload/series/1` ([`super::stored`]) |
 //! | `latency.hgrm`, `latency_from_schedule.hgrm` | percentile text, from the start and (open loop) from the due time |
 //! | `latency.hlog` | every histogram, V2 interval log |
@@ -13,7 +14,9 @@
 //! | `errors.jsonl` | kept failures, bytes escaped |
 //! | `report.html` | the drawn report |
 //! | `records.jsonl`, `records.parquet` | a row a request, when asked for |
-//! | `profile_export*` | with `--aiperf-artifacts` |
+//! | `responses.jsonl` | with `--keep-responses` ([`super::responses`]) |
+//! | `slices.json`, `slices.csv` | with `--slice` ([`super::slices`]) |
+//! | `profile_export*`, `inputs.json` | with `--aiperf-artifacts` and `--aiperf-inputs` ([`super::aiperf`]) |
 
 use std::{
     collections::BTreeSet,
@@ -31,12 +34,13 @@ use super::{
     escape::{escape, unescape},
     hdr, html,
     merge::Merged,
+    spools::is_spool,
     stored,
     summary::Summary,
 };
 
 /// Every name that a run directory may hold, beside spools and unfinished files.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 20] = [
     "summary.json",
     "series.json",
     "latency.hgrm",
@@ -50,6 +54,13 @@ const NAMES: [&str; 13] = [
     "profile_export.jsonl",
     "profile_export_aiperf.json",
     "profile_export_aiperf.csv",
+    "profile_export_aiperf_timeslices.json",
+    "profile_export_aiperf_timeslices.csv",
+    "inputs.json",
+    "responses.jsonl",
+    "slices.json",
+    "slices.csv",
+    "summary.csv",
 ];
 
 /// A run directory that is being written.
@@ -90,6 +101,12 @@ impl RunDir {
         Ok(dir)
     }
 
+    /// A directory that is known to be a run's own.
+    #[cfg(test)]
+    pub(super) fn take(path: &Path) -> Self {
+        Self { path: path.to_path_buf(), written: BTreeSet::new() }
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -128,6 +145,7 @@ impl RunDir {
         }
         files.extend([
             ("latency.hlog", hdr::interval_log(merged, summary)),
+            ("summary.csv", csv::summaries(&[("run".to_owned(), summary)]).into_bytes()),
             ("timeline.csv", csv::timeline(&merged.timeline).into_bytes()),
             ("errors.jsonl", samples_to_jsonl(&merged.samples).into_bytes()),
             ("report.html", html::page(summary, merged).into_bytes()),
@@ -159,8 +177,7 @@ impl RunDir {
 
 fn is_ours(name: &str) -> bool {
     let part = name.strip_prefix('.').and_then(|n| n.strip_suffix(".part"));
-    let spool = name.strip_prefix("rows-").and_then(|n| n.strip_suffix(".spool"));
-    NAMES.contains(&part.unwrap_or(name)) || spool.is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
+    NAMES.contains(&part.unwrap_or(name)) || is_spool(name)
 }
 
 /// A file under its temporary name; removed when it is dropped before [`RunDir::commit`].
@@ -318,6 +335,7 @@ mod tests {
                 "latency.hlog",
                 "report.html",
                 "series.json",
+                "summary.csv",
                 "summary.json",
                 "timeline.csv"
             ]

@@ -1,5 +1,7 @@
 //! `report.html`: the whole report as one file. No script, nothing from the network; light or dark as the reader's system
 //! is; readable from a phone's width up. Charts are [`super::svg`].
+//!
+//! This file is long because it is one page, section by section.
 
 use std::fmt::Write as _;
 
@@ -46,6 +48,8 @@ pub fn page(summary: &Summary, merged: &Merged) -> String {
     errors(&mut out, summary, merged);
     thresholds(&mut out, summary);
     metrics(&mut out, summary);
+    weighted(&mut out, summary);
+    slice_table(&mut out, summary);
     client(&mut out, summary);
     facts(&mut out, summary);
     out.push_str("</body></html>\n");
@@ -72,13 +76,17 @@ fn head(out: &mut String, s: &Summary) {
     if let Some(gap) = text::rate_gap(s) {
         let _ = write!(out, "<p class=\"status warn\">The rate was {}</p>", html(&gap));
     }
-    if s.client.limited_by_client {
-        let _ = write!(
-            out,
-            "<p class=\"status warn\">The client, not the server, may have been the limit: {}</p>",
-            html(&s.client.limits.join("; "))
-        );
+    let f = &s.findings;
+    out.push_str("<dl class=\"findings\">");
+    for (question, answer, warn) in [
+        ("What was the limit?", &f.limit_why, f.limit == "client"),
+        ("What failed, and why?", &f.failures, s.requests.failed > 0),
+        ("What did users feel?", &f.users, false),
+    ] {
+        let class = if warn { " class=\"warn\"" } else { "" };
+        let _ = write!(out, "<dt>{question}</dt><dd{class}>{}</dd>", html(answer));
     }
+    out.push_str("</dl>");
     out.push_str("</header>\n");
 }
 
@@ -429,6 +437,50 @@ fn metrics(out: &mut String, s: &Summary) {
     out.push_str("</table></div></section>\n");
 }
 
+fn weighted(out: &mut String, s: &Summary) {
+    let Some(table) = &s.time_weighted else { return };
+    out.push_str("<section><h2>Weighted by time</h2><div class=\"wide\"><table><tr><th>figure<th>unit");
+    for name in ["mean", "std", "min", "p50", "p90", "p95", "p99", "max"] {
+        let _ = write!(out, "<th class=\"n\">{name}");
+    }
+    out.push_str("</tr>");
+    for (name, w) in table.iter() {
+        let _ = write!(out, "<tr><td>{}<td>{}", html(name), html(&w.unit));
+        for value in [w.mean, w.std, w.min, w.p50, w.p90, w.p95, w.p99, w.max] {
+            let _ = write!(out, "<td class=\"n\">{}", text::number(value));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</table></div></section>\n");
+}
+
+fn slice_table(out: &mut String, s: &Summary) {
+    /// Slices that are shown; all are in `slices.csv`.
+    const SHOWN: usize = 500;
+    let Some(slices) = &s.slices else { return };
+    let _ = write!(
+        out,
+        "<section><h2>Slices of {} s</h2><div class=\"wide\"><table><tr><th class=\"n\">seconds",
+        text::number(slices.width_s)
+    );
+    for name in ["issued", "succeeded/s", "failed", "p50 ms", "p99 ms", "ttft p99 ms", "itl p99 ms", "output tokens/s"]
+    {
+        let _ = write!(out, "<th class=\"n\">{name}");
+    }
+    out.push_str("</tr>");
+    for r in slices.rows.iter().take(SHOWN) {
+        let cut = if r.complete { "" } else { " (cut by the end)" };
+        let _ = write!(out, "<tr><td class=\"n\">{} to {}{cut}", text::number(r.from_s), text::number(r.to_s));
+        let counts = [show_count(r.issued), text::cell(r.succeeded_rps), show_count(r.failed)];
+        let figures = [r.latency_p50_ms, r.latency_p99_ms, r.ttft_p99_ms, r.itl_p99_ms, r.output_tokens_per_s];
+        for value in counts.into_iter().chain(figures.map(text::cell)) {
+            let _ = write!(out, "<td class=\"n\">{value}");
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</table></div></section>\n");
+}
+
 fn metric_row(out: &mut String, name: &str, stats: &Stats, percentiles: &[Percentile]) {
     let _ = write!(out, "<tr><td>{}<td>{}<td class=\"n\">{}", html(name), html(&stats.unit), show_count(stats.count));
     let values = [stats.mean, stats.std, stats.min].into_iter();
@@ -558,6 +610,8 @@ font:15px/1.45 system-ui,-apple-system,'Segoe UI',sans-serif}\
 h1{font-size:1.25rem;margin:.3rem 0;overflow-wrap:anywhere;font-weight:600}h2{font-size:1.05rem;margin:1.6rem 0 .5rem}p{margin:.3rem 0}\
 .quiet,figcaption small{color:var(--quiet)}.status{border-left:4px solid var(--quiet);padding:.15rem .6rem;font-weight:600}\
 .good{border-color:var(--good);color:var(--good)}.warn{border-color:var(--warn);color:var(--warn)}.bad{border-color:var(--bad);color:var(--bad)}\
+.findings{display:grid;grid-template-columns:max-content 1fr;gap:.25rem .9rem;margin:.8rem 0}.findings dt{color:var(--quiet)}.findings dd{margin:0}\
+@media(max-width:36rem){.findings{grid-template-columns:1fr}}\
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.6rem;margin:1rem 0}\
 .tiles div,figure{background:var(--card);border:1px solid var(--line);border-radius:6px}\
 .tiles div{padding:.55rem .75rem;display:flex;flex-direction:column}.tiles span{color:var(--quiet);font-size:.82rem}\

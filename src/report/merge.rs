@@ -197,7 +197,7 @@ const HIDDEN: &str = "***";
 const SECRET_BYTES_MIN: usize = 4;
 
 /// The values that no output may show, the longest first, so that a part of one never hides only a part of it.
-fn secrets(head: &RequestHead) -> Vec<Vec<u8>> {
+pub(super) fn secrets(head: &RequestHead) -> Vec<Vec<u8>> {
     const FIELDS: [&str; 5] = ["auth", "cookie", "key", "secret", "token"];
     let mut secrets: Vec<Vec<u8>> = head.bearer.iter().map(|s| s.0.clone().into_bytes()).collect();
     for (name, value) in &head.headers {
@@ -213,7 +213,7 @@ fn secrets(head: &RequestHead) -> Vec<Vec<u8>> {
     secrets
 }
 
-fn hide(bytes: &mut Vec<u8>, secret: &[u8]) {
+pub(super) fn hide(bytes: &mut Vec<u8>, secret: &[u8]) {
     let mut from = 0;
     while let Some(at) = memchr::memmem::find(&bytes[from..], secret) {
         bytes.splice(from + at..from + at + secret.len(), HIDDEN.bytes());

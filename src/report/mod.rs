@@ -3,26 +3,35 @@
 //! ```text
 //! RunResult --merge--> Merged --+--> Summary --+--> text, JSON, CSV
 //!               Plan, facts ----+              +--> run directory: summary.json, latency.hgrm, timeline.csv, report.html, ...
-//! rows-N.spool --records--> records.jsonl, records.parquet
+//! rows-N.spool, chunks-N.spool ----> records.*, slices.*, profile_export*, figures weighted by time
+//! responses-N.spool ---------------> responses.jsonl, tokens counted after the run
 //! ```
 //!
 //! Pure functions of plan, facts and results: no engine, no clock, no thread. The same results give the same bytes.
 
+pub mod aiperf;
 pub mod client;
 pub mod compare;
 pub mod csv;
 pub mod dir;
 pub mod escape;
+pub mod findings;
 pub mod hdr;
 pub mod html;
+pub mod keep;
 pub mod merge;
 mod parquet;
 pub mod percentile;
 pub mod planned;
 pub mod records;
+pub mod requests;
+pub mod responses;
+pub mod slices;
+pub mod spools;
 pub mod stored;
 pub mod summary;
 pub mod svg;
+pub mod sweep;
 pub mod table;
 pub mod text;
 pub mod threshold;
@@ -31,6 +40,7 @@ pub mod threshold;
 mod fixture;
 
 pub use dir::{Run, RunDir, load};
+pub use keep::{Wanted, keep};
 pub use merge::{Merged, merge};
 pub use percentile::Percentile;
 pub use summary::{Asked, Status, Summary};

@@ -10,7 +10,9 @@
 //! values    = PLAIN: those that there are, 8 bytes each, bits for booleans, u32 length + bytes for texts
 //! ```
 //!
-//! Every column is optional, one data page (version 1) a row group. Memory is one row group, whatever the run's length.
+//! Every column is optional, one data page (version 1) a row group. With `--chunk-times` there is one list column more, with
+//! repetition levels (0 where a row begins) before the definition levels (0 null, 1 empty, 2 an element), two bits each.
+//! Memory is one row group, whatever the run's length; a group ends early where its lists are long.
 
 use std::io::Write as _;
 
@@ -18,11 +20,14 @@ use crate::data::Result;
 
 use super::{
     dir::PartFile,
-    records::{COLUMNS, Kind, Rows, Value},
+    records::{COLUMNS, Kind, TIMES, Value, times_of},
+    spools::Rows,
 };
 
 /// Rows of a row group: 64 Ki rows of 36 columns are about 20 MiB in memory, and enough for readers to skip by.
 const GROUP_ROWS: usize = 1 << 16;
+/// List elements of a row group: 8 MiB of stamps.
+const GROUP_TIMES: usize = 1 << 20;
 /// The level that the reference tools use.
 const ZSTD_LEVEL: i32 = 1;
 const MAGIC: &[u8; 4] = b"PAR1";
@@ -33,8 +38,11 @@ mod code {
     pub const INT64: i64 = 2;
     pub const DOUBLE: i64 = 5;
     pub const BYTE_ARRAY: i64 = 6;
+    pub const REQUIRED: i64 = 0;
     pub const OPTIONAL: i64 = 1;
+    pub const REPEATED: i64 = 2;
     pub const UTF8: i64 = 0;
+    pub const LIST: i64 = 3;
     pub const PLAIN: i64 = 0;
     pub const RLE: i64 = 3;
     pub const ZSTD: i64 = 6;
@@ -103,6 +111,62 @@ impl Buffer {
     }
 }
 
+/// The list column of the row group that is being filled.
+#[derive(Default)]
+struct Lists {
+    /// Bit an entry: 0 where a row begins.
+    repetition: Vec<u8>,
+    /// Two bits an entry.
+    definition: Vec<u8>,
+    entries: usize,
+    plain: Vec<u8>,
+}
+
+impl Lists {
+    fn push(&mut self, list: Option<&[u64]>) {
+        match list {
+            None => self.entry(false, 0),
+            Some([]) => self.entry(false, 1),
+            Some(list) => {
+                for (i, value) in list.iter().enumerate() {
+                    self.entry(i > 0, 2);
+                    self.plain.extend(value.to_le_bytes());
+                }
+            }
+        }
+    }
+
+    fn entry(&mut self, repeated: bool, definition: u8) {
+        push_bit(&mut self.repetition, self.entries, repeated);
+        push_bit(&mut self.definition, 2 * self.entries, definition & 1 != 0);
+        push_bit(&mut self.definition, 2 * self.entries + 1, definition & 2 != 0);
+        self.entries += 1;
+    }
+
+    /// Both levels, bit-packed in whole groups of eight, and the values of a data page.
+    fn page(&self) -> Vec<u8> {
+        let groups = self.entries.div_ceil(8);
+        let mut page = Vec::with_capacity(16 + 3 * groups + self.plain.len());
+        for (bits, width) in [(&self.repetition, 1), (&self.definition, 2)] {
+            let mut levels = Vec::with_capacity(8 + groups * width);
+            varint(&mut levels, (groups as u64) << 1 | 1);
+            levels.extend(bits);
+            levels.resize(levels.len() + groups * width - bits.len(), 0);
+            page.extend((levels.len() as u32).to_le_bytes());
+            page.extend(&levels);
+        }
+        page.extend(&self.plain);
+        page
+    }
+
+    fn clear(&mut self) {
+        self.repetition.clear();
+        self.definition.clear();
+        self.plain.clear();
+        self.entries = 0;
+    }
+}
+
 fn push_bit(bits: &mut Vec<u8>, at: usize, bit: bool) {
     if at.is_multiple_of(8) {
         bits.push(0);
@@ -117,33 +181,53 @@ struct Chunk {
     offset: u64,
     uncompressed: u64,
     compressed: u64,
+    /// Values, nulls included: as many as rows, but for the list column.
+    entries: u64,
+}
+
+/// A row group in the footer.
+struct Group {
     rows: u64,
+    chunks: Vec<Chunk>,
 }
 
 /// Writes every row; returns the finished (not yet committed) file and the number of rows.
-pub(super) fn write(part: PartFile, rows: &mut Rows) -> Result<(PartFile, u64)> {
+pub(super) fn write(part: PartFile, rows: &mut Rows, timed: bool) -> Result<(PartFile, u64)> {
     let mut out = Output { part, offset: 0 };
     out.put(MAGIC)?;
     let mut buffers: Vec<Buffer> = COLUMNS.iter().map(|_| Buffer::default()).collect();
-    let mut groups: Vec<Vec<Chunk>> = Vec::new();
-    let mut total = 0;
+    let mut lists = Lists::default();
+    let mut groups: Vec<Group> = Vec::new();
     loop {
         let mut filled = 0;
         while filled < GROUP_ROWS
-            && let Some((row, anchor)) = rows.next()?
+            && lists.entries < GROUP_TIMES
+            && let Some((row, anchor)) = rows.next_row()?
         {
             for (buffer, column) in buffers.iter_mut().zip(&COLUMNS) {
                 buffer.push((column.of)(&row, anchor));
+            }
+            if timed {
+                lists.push(times_of(&row, rows));
             }
             filled += 1;
         }
         if filled == 0 {
             break;
         }
-        total += filled as u64;
-        groups.push(buffers.iter_mut().map(|buffer| write_chunk(&mut out, buffer)).collect::<Result<_>>()?);
+        let mut chunks = Vec::with_capacity(buffers.len() + 1);
+        for buffer in &mut buffers {
+            chunks.push(write_chunk(&mut out, &buffer.page(), buffer.rows)?);
+            buffer.clear();
+        }
+        if timed {
+            chunks.push(write_chunk(&mut out, &lists.page(), lists.entries)?);
+            lists.clear();
+        }
+        groups.push(Group { rows: filled as u64, chunks });
     }
-    let footer = footer(&groups, total);
+    let total = groups.iter().map(|g| g.rows).sum();
+    let footer = footer(&groups, total, timed);
     out.put(&footer)?;
     out.put(&(footer.len() as u32).to_le_bytes())?;
     out.put(MAGIC)?;
@@ -163,15 +247,14 @@ impl Output {
     }
 }
 
-fn write_chunk(out: &mut Output, buffer: &mut Buffer) -> Result<Chunk> {
-    let page = buffer.page();
-    let packed = zstd::bulk::compress(&page, ZSTD_LEVEL).map_err(|e| out.part.error(e))?;
+fn write_chunk(out: &mut Output, page: &[u8], entries: usize) -> Result<Chunk> {
+    let packed = zstd::bulk::compress(page, ZSTD_LEVEL).map_err(|e| out.part.error(e))?;
     let mut head = Thrift::default();
     head.int32(1, code::DATA_PAGE);
     head.int32(2, page.len() as i64);
     head.int32(3, packed.len() as i64);
     head.begin(5);
-    head.int32(1, buffer.rows as i64);
+    head.int32(1, entries as i64);
     head.int32(2, code::PLAIN);
     head.int32(3, code::RLE);
     head.int32(4, code::RLE);
@@ -181,22 +264,43 @@ fn write_chunk(out: &mut Output, buffer: &mut Buffer) -> Result<Chunk> {
         offset: out.offset,
         uncompressed: (head.len() + page.len()) as u64,
         compressed: (head.len() + packed.len()) as u64,
-        rows: buffer.rows as u64,
+        entries: entries as u64,
     };
     out.put(&head)?;
     out.put(&packed)?;
-    buffer.clear();
     Ok(chunk)
 }
 
 /// FileMetaData.
-fn footer(groups: &[Vec<Chunk>], rows: u64) -> Vec<u8> {
+fn footer(groups: &[Group], rows: u64, timed: bool) -> Vec<u8> {
     let mut t = Thrift::default();
+    let list = usize::from(timed);
     t.int32(1, 1);
-    t.list(2, Thrift::STRUCT, COLUMNS.len() + 1);
+    t.list(2, Thrift::STRUCT, COLUMNS.len() + 1 + 3 * list);
+    schema(&mut t, timed);
+    t.int64(3, rows as i64);
+    t.list(4, Thrift::STRUCT, groups.len());
+    for group in groups {
+        t.begin_element();
+        t.list(1, Thrift::STRUCT, group.chunks.len());
+        let flat = COLUMNS.iter().map(|c| (type_code(c.kind), vec![c.name]));
+        let lists = timed.then(|| (code::INT64, vec![TIMES, "list", "element"]));
+        for (chunk, (kind, path)) in group.chunks.iter().zip(flat.chain(lists)) {
+            column(&mut t, chunk, kind, &path);
+        }
+        t.int64(2, group.chunks.iter().map(|c| c.uncompressed as i64).sum());
+        t.int64(3, group.rows as i64);
+        t.end();
+    }
+    t.text(6, concat!("ringload version ", env!("CARGO_PKG_VERSION")));
+    t.finish()
+}
+
+/// The schema, depth first: the root, the flat columns, the three levels of the list.
+fn schema(t: &mut Thrift, timed: bool) {
     t.begin_element();
     t.text(4, "record");
-    t.int32(5, COLUMNS.len() as i64);
+    t.int32(5, (COLUMNS.len() + usize::from(timed)) as i64);
     t.end();
     for column in &COLUMNS {
         t.begin_element();
@@ -208,35 +312,44 @@ fn footer(groups: &[Vec<Chunk>], rows: u64) -> Vec<u8> {
         }
         t.end();
     }
-    t.int64(3, rows as i64);
-    t.list(4, Thrift::STRUCT, groups.len());
-    for chunks in groups {
+    if timed {
         t.begin_element();
-        t.list(1, Thrift::STRUCT, chunks.len());
-        for (chunk, column) in chunks.iter().zip(&COLUMNS) {
-            t.begin_element();
-            t.int64(2, chunk.offset as i64);
-            t.begin(3);
-            t.int32(1, type_code(column.kind));
-            t.list(2, Thrift::I32, 2);
-            t.element(code::PLAIN);
-            t.element(code::RLE);
-            t.list(3, Thrift::BINARY, 1);
-            t.bytes(column.name.as_bytes());
-            t.int32(4, code::ZSTD);
-            t.int64(5, chunk.rows as i64);
-            t.int64(6, chunk.uncompressed as i64);
-            t.int64(7, chunk.compressed as i64);
-            t.int64(9, chunk.offset as i64);
-            t.end();
-            t.end();
-        }
-        t.int64(2, chunks.iter().map(|c| c.uncompressed as i64).sum());
-        t.int64(3, chunks.first().map_or(0, |c| c.rows as i64));
+        t.int32(3, code::OPTIONAL);
+        t.text(4, TIMES);
+        t.int32(5, 1);
+        t.int32(6, code::LIST);
+        t.end();
+        t.begin_element();
+        t.int32(3, code::REPEATED);
+        t.text(4, "list");
+        t.int32(5, 1);
+        t.end();
+        t.begin_element();
+        t.int32(1, code::INT64);
+        t.int32(3, code::REQUIRED);
+        t.text(4, "element");
         t.end();
     }
-    t.text(6, concat!("ringload version ", env!("CARGO_PKG_VERSION")));
-    t.finish()
+}
+
+/// ColumnChunk.
+fn column(t: &mut Thrift, chunk: &Chunk, kind: i64, path: &[&str]) {
+    t.begin_element();
+    t.int64(2, chunk.offset as i64);
+    t.begin(3);
+    t.int32(1, kind);
+    t.list(2, Thrift::I32, 2);
+    t.element(code::PLAIN);
+    t.element(code::RLE);
+    t.list(3, Thrift::BINARY, path.len());
+    path.iter().for_each(|name| t.bytes(name.as_bytes()));
+    t.int32(4, code::ZSTD);
+    t.int64(5, chunk.entries as i64);
+    t.int64(6, chunk.uncompressed as i64);
+    t.int64(7, chunk.compressed as i64);
+    t.int64(9, chunk.offset as i64);
+    t.end();
+    t.end();
 }
 
 /// A writer of the thrift compact protocol: structs with ascending field numbers, lists, integers, texts.
@@ -339,18 +452,23 @@ mod tests {
         data::{Nanos, rows::Row},
         report::{
             RunDir,
-            records::{
-                self, Format,
-                tests::{row, spool},
+            records::{self, Format},
+            spools::{
+                Spools,
+                tests::{chunks, row, spool},
             },
         },
     };
 
-    fn file(rows: &[Row]) -> Vec<u8> {
+    fn file(rows: &[Row], times: Option<&[u64]>) -> Vec<u8> {
         let temp = tempfile::tempdir().unwrap();
         let mut dir = RunDir::prepare(temp.path()).unwrap();
-        let path = spool(temp.path(), 0, rows);
-        assert_eq!(records::write(&mut dir, Format::Parquet, &[path]).unwrap(), rows.len() as u64);
+        spool(temp.path(), 0, rows);
+        if let Some(times) = times {
+            chunks(temp.path(), 0, times);
+        }
+        let spools = Spools::find(temp.path()).unwrap();
+        assert_eq!(records::write(&mut dir, Format::Parquet, &spools).unwrap(), rows.len() as u64);
         std::fs::read(temp.path().join("records.parquet")).unwrap()
     }
 
@@ -358,7 +476,7 @@ mod tests {
     fn the_frame_is_that_of_the_format() {
         for count in [0, 1, 9] {
             let rows: Vec<_> = (0..count).map(|i| row(0, i, 100_000 + u64::from(i))).collect();
-            let bytes = file(&rows);
+            let bytes = file(&rows, None);
             assert!(bytes.starts_with(MAGIC) && bytes.ends_with(MAGIC));
             let length = u32::from_le_bytes(bytes[bytes.len() - 8..bytes.len() - 4].try_into().unwrap()) as usize;
             let footer = &bytes[bytes.len() - 8 - length..bytes.len() - 8];
@@ -397,9 +515,35 @@ mod tests {
     fn groups_are_bounded_and_nothing_is_lost() {
         let rows: Vec<_> =
             (0..GROUP_ROWS as u32 + 3).map(|i| Row { done: Nanos(u64::from(i)), ..row(0, i, 1000) }).collect();
-        let bytes = file(&rows);
+        let bytes = file(&rows, None);
         // Both groups name every column once in the footer, the schema once more.
         assert_eq!(memchr::memmem::find_iter(&bytes, b"content_events").count(), 3);
+    }
+
+    #[test]
+    fn lists_have_levels_of_their_own() {
+        let mut lists = Lists::default();
+        lists.push(Some(&[7, 9]));
+        lists.push(None);
+        lists.push(Some(&[]));
+        // Repetition 0 1 0 0, definition 2 2 0 1, each one group of eight.
+        let page = lists.page();
+        assert_eq!(page[..6], [2, 0, 0, 0, 3, 0b0010]);
+        assert_eq!(page[6..13], [3, 0, 0, 0, 3, 0b0100_1010, 0]);
+        assert_eq!(page[13..], [7u64.to_le_bytes(), 9u64.to_le_bytes()].concat());
+        lists.clear();
+        assert_eq!(lists.page(), [1, 0, 0, 0, 1, 1, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_group_ends_where_its_lists_are_long() {
+        let stamps = (GROUP_TIMES / 2 + 1) as u32;
+        let rows: Vec<_> =
+            (0..3).map(|i| Row { content_events: stamps, stamps, ..row(0, i, 1000 + u64::from(i)) }).collect();
+        let times: Vec<u64> = (0..3 * u64::from(stamps)).collect();
+        let bytes = file(&rows, Some(&times));
+        // Two groups: the column's path in both, its name once more in the schema.
+        assert_eq!(memchr::memmem::find_iter(&bytes, TIMES.as_bytes()).count(), 3);
     }
 
     #[test]

@@ -55,6 +55,14 @@ impl Percentile {
         if value <= 100 * Self::ONE { Ok(Self(value)) } else { Err(expected()) }
     }
 
+    /// Those that were chosen and those that are always there, ascending, each once.
+    pub fn with_fixed(chosen: &[Self]) -> Vec<Self> {
+        let mut all: Vec<_> = chosen.iter().chain(&Self::FIXED).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     /// A list as `--percentiles` takes it: `50,90,99.9`; sorted, each once.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, String> {
         let mut list = text.split(',').map(|p| Self::parse(p.trim())).collect::<Result<Vec<_>, _>>()?;

@@ -13,23 +13,23 @@
 //! | `connect_ns`, `tls_ns` | lengths, when a connection was opened on its behalf |
 //! | `bytes_sent`, `bytes_received`, `zero_copy` | with heads |
 //! | `input_tokens`, `input_tokens_from`, `output_tokens`, `reasoning_tokens`, `content_events` | null when not known |
+//! | `output_tokens_from` | `server` (its usage) or `counted` (after the run, `--tokenize-after`) |
 //! | `request_latency_ms`, `time_to_first_token_ms`, `inter_token_latency_ms`, `schedule_lag_us` | by the metrics' formulas, of successes |
+//! | `content_ns` | with `--chunk-times`: the stamp of every content event; null where the answer was no stream |
 
-use std::{
-    fs::{self, File},
-    io::{self, BufReader, Read, Write},
-    path::{Path, PathBuf},
-};
-
-use zerocopy::FromBytes;
+use std::io::Write;
 
 use crate::data::{
-    Error, Nanos, Result,
+    Nanos, Result,
     outcome::Outcome,
-    rows::{NONE_U32, Row, SpoolHeader},
+    rows::{NONE_U32, Row},
 };
 
-use super::{dir::RunDir, parquet};
+use super::{
+    dir::RunDir,
+    parquet,
+    spools::{Rows, Spools},
+};
 
 /// What the records are written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ fn shown(ns: Option<u64>, divisor: f64) -> Value {
 }
 
 /// Every column, in the order in which it is written.
-pub(super) const COLUMNS: [Column; 36] = [
+pub(super) const COLUMNS: [Column; 37] = [
     column("record", Kind::Int, |r, _| Value::Int(r.record.into())),
     column("session", Kind::Int, |r, _| known(r.session)),
     column("turn", Kind::Int, |r, _| Value::Int(r.turn.into())),
@@ -128,6 +128,11 @@ pub(super) const COLUMNS: [Column; 36] = [
         (_, false) => Value::Text("server"),
     }),
     column("output_tokens", Kind::Int, |r, _| known(r.output_tokens)),
+    column("output_tokens_from", Kind::Text, |r, _| match (r.output_tokens, r.has(Row::OUTPUT_COUNTED)) {
+        (NONE_U32, _) => Value::None,
+        (_, true) => Value::Text("counted"),
+        (_, false) => Value::Text("server"),
+    }),
     column("reasoning_tokens", Kind::Int, |r, _| known(r.reasoning_tokens)),
     column("content_events", Kind::Int, |r, _| known(r.content_events)),
     column("request_latency_ms", Kind::Double, |r, _| shown(latency_ns(r), 1e6)),
@@ -138,7 +143,7 @@ pub(super) const COLUMNS: [Column; 36] = [
     column("schedule_lag_us", Kind::Double, |r, _| shown(between(r.due, r.start), 1e3)),
 ];
 
-fn outcome(row: &Row) -> &'static str {
+pub(super) fn outcome(row: &Row) -> &'static str {
     match Outcome::from_code(row.outcome) {
         Some(Outcome::Succeeded) => "succeeded",
         Some(Outcome::Cut) => "cut",
@@ -172,116 +177,28 @@ pub(super) fn inter_token_ns(row: &Row) -> Option<f64> {
     (row.output_tokens != NONE_U32 && row.output_tokens >= 2).then(|| span as f64 / f64::from(row.output_tokens - 1))
 }
 
-/// Rows that one spool reads at a time.
-const BLOCK_ROWS: usize = 1024;
+/// Name of the list column that is there with `--chunk-times`.
+pub(super) const TIMES: &str = "content_ns";
 
-/// A spool that is being read: its rows, one after the other.
-struct Spool {
-    path: PathBuf,
-    file: BufReader<File>,
-    anchor_unix_ns: u64,
-    next: Option<Row>,
+/// The stamps of a row's content events, where the spools hold them and the answer was a stream.
+pub(super) fn times_of<'a>(row: &Row, rows: &'a Rows) -> Option<&'a [u64]> {
+    (row.content_events != NONE_U32).then(|| rows.times())
 }
 
-impl Spool {
-    /// Opens a spool at its first row; none when it was never begun.
-    fn open(path: &Path) -> Result<Option<Self>> {
-        let file = File::open(path).map_err(|e| Error::file("cannot open", path, e))?;
-        let mut file = BufReader::with_capacity(BLOCK_ROWS * size_of::<Row>(), file);
-        let mut head = [0; size_of::<SpoolHeader>()];
-        match read_whole(&mut file, &mut head) {
-            Ok(true) => {}
-            Ok(false) => return Ok(None),
-            Err(e) => return Err(Error::file("cannot read", path, e)),
-        }
-        let head = SpoolHeader::read_from_bytes(&head).unwrap_or_else(|_| unreachable!("the length is its own"));
-        if head.magic != SpoolHeader::MAGIC || head.row_bytes as usize != size_of::<Row>() {
-            return Err(Error::usage(format!("{}: it is no spool of rows of this version", path.display())));
-        }
-        let mut spool = Self { path: path.to_path_buf(), file, anchor_unix_ns: head.anchor_unix_ns, next: None };
-        spool.advance()?;
-        Ok(Some(spool))
-    }
-
-    /// Goes to the next row that is not of the warm-up. A row that was not written whole is the end.
-    fn advance(&mut self) -> Result<()> {
-        let mut bytes = [0; size_of::<Row>()];
-        self.next = None;
-        while self.next.is_none() {
-            match read_whole(&mut self.file, &mut bytes) {
-                Ok(true) => {
-                    let row = Row::read_from_bytes(&bytes).unwrap_or_else(|_| unreachable!("the length is its own"));
-                    self.next = Some(row).filter(|r| !r.has(Row::WARMUP));
-                }
-                Ok(false) => return Ok(()),
-                Err(e) => return Err(Error::file("cannot read", &self.path, e)),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Fills the buffer; false when the file ends before.
-fn read_whole(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
-    match file.read_exact(bytes) {
-        Ok(()) => Ok(true),
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(e) => Err(e),
-    }
-}
-
-/// The rows of several spools in the order of their ends, each with the wall clock of its stamp 0.
-pub(super) struct Rows {
-    spools: Vec<Spool>,
-}
-
-impl Rows {
-    /// Opens spools. There are as many as workers, so the earliest is found by looking at each.
-    pub(super) fn open(paths: &[PathBuf]) -> Result<Self> {
-        let mut spools = Vec::with_capacity(paths.len());
-        for path in paths {
-            spools.extend(Spool::open(path)?);
-        }
-        Ok(Self { spools })
-    }
-
-    /// The next row, none at the end.
-    pub(super) fn next(&mut self) -> Result<Option<(Row, u64)>> {
-        let heads = self.spools.iter_mut().filter_map(|s| s.next.map(|row| (row, s)));
-        match heads.min_by_key(|(row, _)| (row.done, row.worker)) {
-            None => Ok(None),
-            Some((row, spool)) => {
-                let anchor = spool.anchor_unix_ns;
-                spool.advance()?;
-                Ok(Some((row, anchor)))
-            }
-        }
-    }
-}
-
-/// The spools in a run directory, by worker.
-pub fn spools(dir: &RunDir) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(dir.path()).map_err(|e| Error::file("cannot read", dir.path(), e))?;
-    let worker = |path: &Path| -> Option<u32> {
-        path.file_name()?.to_str()?.strip_prefix("rows-")?.strip_suffix(".spool")?.parse().ok()
-    };
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(|p| worker(p).is_some()).collect();
-    paths.sort_by_key(|p| worker(p));
-    Ok(paths)
-}
-
-/// Turns spools into the records file of a run directory and returns the number of records. The spools stay; remove them
-/// with [`remove_spools`] when nothing else reads them.
-pub fn write(dir: &mut RunDir, format: Format, spools: &[PathBuf]) -> Result<u64> {
+/// Turns spools into the records file of a run directory and returns the number of records. The spools stay.
+///
+/// Errors: a spool that cannot be read, a file that cannot be written.
+pub fn write(dir: &mut RunDir, format: Format, spools: &Spools) -> Result<u64> {
     let mut rows = Rows::open(spools)?;
+    let timed = !spools.chunks.is_empty();
     match format {
         Format::Jsonl => {
             let mut part = dir.create("records.jsonl")?;
             let mut count = 0;
             let mut line = Vec::with_capacity(1024);
-            while let Some((row, anchor)) = rows.next()? {
+            while let Some((row, anchor)) = rows.next_row()? {
                 line.clear();
-                write_json(&mut line, &row, anchor);
+                write_json(&mut line, &row, anchor, timed.then(|| times_of(&row, &rows)));
                 part.write_all(&line).map_err(|e| part.error(e))?;
                 count += 1;
             }
@@ -290,26 +207,15 @@ pub fn write(dir: &mut RunDir, format: Format, spools: &[PathBuf]) -> Result<u64
         }
         Format::Parquet => {
             let part = dir.create("records.parquet")?;
-            let (part, count) = parquet::write(part, &mut rows)?;
+            let (part, count) = parquet::write(part, &mut rows, timed)?;
             dir.commit(vec![part])?;
             Ok(count)
         }
     }
 }
 
-/// Removes spools that were turned into records.
-pub fn remove_spools(spools: &[PathBuf]) -> Result<()> {
-    for path in spools {
-        match fs::remove_file(path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::file("cannot remove", path, e)),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// One line; names and texts are plain, so nothing has to be escaped.
-fn write_json(line: &mut Vec<u8>, row: &Row, anchor: u64) {
+/// One line; names and texts are plain, so nothing has to be escaped. `times` is none where the file has no such column.
+fn write_json(line: &mut Vec<u8>, row: &Row, anchor: u64, times: Option<Option<&[u64]>>) {
     line.push(b'{');
     for (i, column) in COLUMNS.iter().enumerate() {
         // Writing to memory does not fail.
@@ -323,73 +229,52 @@ fn write_json(line: &mut Vec<u8>, row: &Row, anchor: u64) {
             Value::Text(v) => write!(line, "\"{v}\""),
         };
     }
+    if let Some(times) = times {
+        let _ = write!(line, ",\"{TIMES}\":");
+        match times {
+            None => line.extend(b"null"),
+            Some(times) => {
+                line.push(b'[');
+                for (i, at) in times.iter().enumerate() {
+                    let _ = write!(line, "{}{at}", if i > 0 { "," } else { "" });
+                }
+                line.push(b']');
+            }
+        }
+    }
     line.extend(b"}\n");
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
+    use std::{fs, path::Path};
+
     use super::*;
-    use crate::data::{outcome::ErrorClass, rows::spool_name};
-    use zerocopy::IntoBytes;
+    use crate::{
+        data::{outcome::ErrorClass, rows::Spool},
+        report::spools::tests::{chunks, row, spool},
+    };
 
-    pub(in crate::report) fn row(worker: u16, record: u32, done: u64) -> Row {
-        Row {
-            due: Nanos(10),
-            start: Nanos(20_010),
-            sent: Nanos(30_000),
-            first_byte: Nanos(done - 500),
-            done: Nanos(done),
-            bytes_sent: 1200,
-            bytes_received: 300,
-            record,
-            connection: 1,
-            status: 200,
-            worker,
-            ..Row::EMPTY
-        }
-    }
-
-    pub(in crate::report) fn spool(dir: &Path, worker: u16, rows: &[Row]) -> PathBuf {
-        let path = dir.join(spool_name(worker));
-        let mut bytes = SpoolHeader::new(worker, 1_800_000_000_000_000_000).as_bytes().to_vec();
-        bytes.extend(rows.as_bytes());
-        fs::write(&path, bytes).unwrap();
-        path
-    }
-
-    fn lines(dir: &RunDir) -> Vec<serde_json::Value> {
-        let text = fs::read_to_string(dir.path().join("records.jsonl")).unwrap();
+    fn lines(dir: &Path) -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(dir.join("records.jsonl")).unwrap();
         text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
     }
 
-    #[test]
-    fn rows_of_all_workers_come_in_the_order_of_their_ends() {
-        let temp = tempfile::tempdir().unwrap();
-        let mut dir = RunDir::prepare(temp.path()).unwrap();
-        let warm = Row { flags: Row::WARMUP, ..row(0, 9, 90_000) };
-        spool(temp.path(), 0, &[warm, row(0, 0, 100_000), row(0, 1, 300_000)]);
-        spool(temp.path(), 10, &[row(10, 2, 100_000), row(10, 3, 200_000)]);
-        spool(temp.path(), 2, &[]);
-        let paths = spools(&dir).unwrap();
-        assert!(paths[1].ends_with("rows-2.spool") && paths.len() == 3);
-        assert_eq!(write(&mut dir, Format::Jsonl, &paths).unwrap(), 4);
-        let records: Vec<_> = lines(&dir).iter().map(|l| l["record"].as_u64().unwrap()).collect();
-        assert_eq!(records, [0, 2, 3, 1]);
-        remove_spools(&paths).unwrap();
-        assert!(spools(&dir).unwrap().is_empty());
+    fn write_jsonl(temp: &Path) -> Result<u64> {
+        let mut dir = RunDir::take(temp);
+        write(&mut dir, Format::Jsonl, &Spools::find(temp)?)
     }
 
     #[test]
     fn a_record_tells_what_happened_and_null_what_did_not() {
         let temp = tempfile::tempdir().unwrap();
-        let mut dir = RunDir::prepare(temp.path()).unwrap();
         let stream = Row {
             first_token: Nanos(1_020_010),
             last_token: Nanos(3_020_010),
             output_tokens: 5,
             input_tokens: 7,
             content_events: 3,
-            flags: Row::REUSED | Row::INPUT_FROM_INDEX,
+            flags: Row::REUSED | Row::INPUT_FROM_INDEX | Row::OUTPUT_COUNTED,
             ..row(0, 0, 4_000_000)
         };
         let failed = Row {
@@ -400,9 +285,9 @@ pub(super) mod tests {
             ..row(0, 1, 5_000_000)
         };
         let odd = Row { outcome: 255, ..row(0, 2, 6_000_000) };
-        let path = spool(temp.path(), 0, &[stream, failed, odd]);
-        write(&mut dir, Format::Jsonl, &[path]).unwrap();
-        let lines = lines(&dir);
+        spool(temp.path(), 0, &[stream, failed, odd]);
+        assert_eq!(write_jsonl(temp.path()).unwrap(), 3);
+        let lines = lines(temp.path());
         let s = &lines[0];
         assert_eq!(
             (&s["outcome"], &s["error"], &s["reused"]),
@@ -411,7 +296,9 @@ pub(super) mod tests {
         assert_eq!(s["request_latency_ms"], 3.0);
         assert_eq!((&s["time_to_first_token_ms"], &s["inter_token_latency_ms"]), (&1.0.into(), &0.5.into()));
         assert_eq!((&s["schedule_lag_us"], &s["input_tokens_from"]), (&20.0.into(), &"index".into()));
+        assert_eq!(s["output_tokens_from"], "counted");
         assert_eq!(s["start_unix_ns"], 1_800_000_000_000_020_010u64);
+        assert!(s.get(TIMES).is_none(), "only with --chunk-times");
         let f = &lines[1];
         assert_eq!((&f["outcome"], &f["error"]), (&"failed".into(), &"connect_refused".into()));
         for name in
@@ -423,16 +310,25 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn times_of_content_events_are_a_list_and_null_where_there_was_no_stream() {
+        let temp = tempfile::tempdir().unwrap();
+        let stream = |record, stamps| Row { content_events: stamps, stamps, ..row(0, record, 100_000) };
+        spool(temp.path(), 0, &[stream(0, 2), row(0, 1, 200_000), stream(2, 0)]);
+        chunks(temp.path(), 0, &[5, 9]);
+        write_jsonl(temp.path()).unwrap();
+        let lists: Vec<_> = lines(temp.path()).iter().map(|l| l[TIMES].to_string()).collect();
+        assert_eq!(lists, ["[5,9]", "null", "[]"]);
+    }
+
+    #[test]
     fn a_torn_spool_is_good_up_to_the_tear() {
         let temp = tempfile::tempdir().unwrap();
-        let mut dir = RunDir::prepare(temp.path()).unwrap();
         let path = spool(temp.path(), 0, &[row(0, 0, 100_000), row(0, 1, 200_000)]);
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..bytes.len() - 7]).unwrap();
-        let begun = temp.path().join(spool_name(1));
-        fs::write(&begun, &bytes[..5]).unwrap();
-        assert_eq!(write(&mut dir, Format::Jsonl, &[path.clone(), begun]).unwrap(), 1);
+        fs::write(temp.path().join(Spool::Rows.name(1)), &bytes[..5]).unwrap();
+        assert_eq!(write_jsonl(temp.path()).unwrap(), 1);
         fs::write(&path, vec![b'x'; 400]).unwrap();
-        assert!(write(&mut dir, Format::Jsonl, &[path]).is_err());
+        assert!(write_jsonl(temp.path()).is_err());
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Pure functions of the plan, the dataset's facts and the merged results: no clock, no file. `docs/summary.schema.json`
 //! describes what is written here; a change of one changes both. Figures without samples are null, never 0 and never NaN.
+//!
+//! This file is long because the schema is one list of fields.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::SerializeMap as _};
 
@@ -15,9 +17,13 @@ use crate::data::{
 
 use super::{
     client::{self, Client},
+    findings::{self, Findings},
     merge::Merged,
     percentile::{Percentile, Stats},
     planned::Planned,
+    responses::Counted,
+    slices::Slices,
+    sweep::Weighted,
     table::Table,
     threshold::{Threshold, Verdict},
 };
@@ -105,6 +111,18 @@ pub struct Summary {
     pub goodput: Option<Goodput>,
     /// What the client cost, and whether it was the limit.
     pub client: Client,
+    /// What a reader asks first, answered in sentences.
+    #[serde(default)]
+    pub findings: Findings,
+    /// Figures weighted by time; only with rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_weighted: Option<Table<Weighted>>,
+    /// `--slice`: a few figures of each slice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slices: Option<Slices>,
+    /// `--tokenize-after`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_tokens: Option<Counted>,
     /// `--fail-if`.
     pub thresholds: Vec<Verdict>,
     /// The built-in target's side of it.
@@ -252,6 +270,10 @@ impl Summary {
                 rps: per_second(merged.good as f64, duration_ns),
             }),
             client: client::figures(merged),
+            findings: Findings::default(),
+            time_weighted: None,
+            slices: None,
+            counted_tokens: None,
             thresholds: Vec::new(),
             target: result.target.as_ref().map(target),
             plan: planned,
@@ -299,6 +321,9 @@ impl Summary {
         });
         all.client = client::figures(merged);
         all.target = None;
+        // Neither can be had from the parts.
+        (all.time_weighted, all.slices) = (None, None);
+        all.counted_tokens = None;
         all.notes = parts.iter().flat_map(|p| p.notes.iter().cloned()).collect();
         all.notes.sort();
         all.notes.dedup();
@@ -318,6 +343,7 @@ impl Summary {
     fn finish(&mut self, percentiles: &[Percentile], thresholds: &[Threshold], merged: &Merged) {
         self.metrics = metrics(merged, percentiles);
         client::judge(self, merged);
+        self.findings = findings::find(self);
         self.thresholds = thresholds.iter().map(|t| t.judge(self, merged)).collect();
     }
 
@@ -438,9 +464,7 @@ pub const ADJUSTED: [Metric; 5] = [
 ];
 
 fn metrics(merged: &Merged, chosen: &[Percentile]) -> Table<Stats> {
-    let mut percentiles: Vec<_> = chosen.iter().chain(&Percentile::FIXED).copied().collect();
-    percentiles.sort_unstable();
-    percentiles.dedup();
+    let percentiles = Percentile::with_fixed(chosen);
     let mut table = Vec::new();
     for metric in Metric::ALL {
         let series = merged.series(metric);

@@ -105,12 +105,14 @@ pub struct Chart {
     y: Axis,
     marks: String,
     legend: Vec<(String, String)>,
+    /// Where the marked places on the x axis are, so that their names do not lie on each other.
+    marked: Vec<f64>,
 }
 
 impl Chart {
     /// An empty chart.
     pub fn new(x: Axis, y: Axis) -> Self {
-        Self { x, y, marks: String::new(), legend: Vec::new() }
+        Self { x, y, marks: String::new(), legend: Vec::new(), marked: Vec::new() }
     }
 
     fn px(&self, x: f64) -> f64 {
@@ -182,7 +184,11 @@ impl Chart {
 
     /// A marked place on the x axis: a thin line with its name on top.
     pub fn mark_x(&mut self, x: f64, name: &str) {
+        /// What a name like `p99.9` needs.
+        const NAME: f64 = 40.0;
         let at = self.px(x);
+        let line = self.marked.iter().filter(|&&other| (other - at).abs() < NAME).count();
+        self.marked.push(at);
         let anchor = if at > WIDTH * 0.75 { "end" } else { "start" };
         let dx = if anchor == "end" { -3.0 } else { 3.0 };
         let _ = write!(
@@ -191,7 +197,7 @@ impl Chart {
              text-anchor=\"{anchor}\">{}</text>",
             HEIGHT - BOTTOM,
             at + dx,
-            TOP + 9.0,
+            TOP + 9.0 + 12.0 * line as f64,
             html(name)
         );
     }
@@ -323,6 +329,21 @@ mod tests {
         };
         assert_eq!(draw(), draw());
         assert!(draw().contains("M52.0 22.0H259.0L259.0 138.0H466.0"), "{}", draw());
+    }
+
+    #[test]
+    fn names_of_places_side_by_side_stand_under_each_other() {
+        let mut chart = Chart::new(Axis::from_zero(100.0, "x", plain), Axis::from_zero(1.0, "y", plain));
+        chart.mark_x(50.0, "p50");
+        chart.mark_x(52.0, "p99");
+        chart.mark_x(90.0, "max");
+        let svg = chart.finish("c");
+        let height = |name: &str| {
+            let before = &svg[..svg.find(&format!(">{name}<")).unwrap()];
+            let at = before.rfind("y=\"").unwrap() + 3;
+            before[at..].split('"').next().unwrap().parse::<f64>().unwrap()
+        };
+        assert_eq!((height("p99") - height("p50"), height("max") - height("p50")), (12.0, 0.0));
     }
 
     #[test]

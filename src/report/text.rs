@@ -36,9 +36,12 @@ const BEYOND_MIN: u64 = 10;
 pub fn render(summary: &Summary, samples: &[Sample], colour: Colour) -> String {
     let mut out = Out { text: String::new(), colour };
     head(&mut out, summary);
+    findings(&mut out, summary);
     latency(&mut out, summary);
     streams(&mut out, summary);
     errors(&mut out, summary, samples);
+    weighted(&mut out, summary);
+    slices(&mut out, summary);
     thresholds(&mut out, summary);
     machine(&mut out, summary);
     notes(&mut out, summary);
@@ -141,6 +144,16 @@ fn head(out: &mut Out, s: &Summary) {
     if !s.dataset.format.is_empty() {
         out.item("dataset", Tone::Plain, &dataset(s));
     }
+}
+
+/// The three questions of a reader, answered.
+fn findings(out: &mut Out, s: &Summary) {
+    let f = &s.findings;
+    out.heading("in short");
+    let tone = if f.limit == "client" { Tone::Warn } else { Tone::Plain };
+    out.item("the limit", tone, &f.limit_why);
+    out.item("what failed", if s.requests.failed > 0 { Tone::Bad } else { Tone::Plain }, &f.failures);
+    out.item("users felt", Tone::Plain, &f.users);
 }
 
 /// How the run went, in a sentence.
@@ -438,6 +451,12 @@ fn token_rates(s: &Summary) -> String {
         "" => "counts from the server's usage".to_owned(),
         source => format!("counts from the server's usage; where it gives none, input counts from the {source}"),
     };
+    let source = match &s.counted_tokens {
+        Some(c) if c.requests > 0 => {
+            format!("{source}; the outputs of {} by {}, after the run", show_count(c.requests), c.by)
+        }
+        _ => source,
+    };
     format!(
         "{} out, {} in, {} in all; {source}",
         rate("output_token_throughput"),
@@ -481,6 +500,55 @@ pub(super) fn show_sample(sample: &Sample) -> String {
         let _ = write!(text, ": {}", shorten(&escape(&sample.first_bytes), 160));
     }
     text
+}
+
+/// The figures weighted by time, but for those that follow from others.
+fn weighted(out: &mut Out, s: &Summary) {
+    let Some(table) = &s.time_weighted else { return };
+    let heads = ["mean", "min", "p50", "p90", "p95", "p99", "max"].map(|name| format!("{name:>9}")).concat();
+    out.heading(&format!("{:<LABEL$}{heads}", "over time"));
+    for (name, label) in [
+        ("effective_concurrency", "requests in flight"),
+        ("effective_prefill_concurrency", "  before the first token"),
+        ("effective_decode_concurrency", "  after it"),
+        ("effective_prefill_throughput", "tokens/s in"),
+        ("effective_decode_throughput", "tokens/s out"),
+        ("tokens_in_flight", "tokens in flight"),
+    ] {
+        if let Some(w) = table.get(name) {
+            let values = [w.mean, w.min, w.p50, w.p90, w.p95, w.p99, w.max];
+            let cells = values.map(|v| format!("{:>9}", number(v))).concat();
+            out.line(&format!("  {label:<width$}{cells}", width = LABEL - 2));
+        }
+    }
+}
+
+fn slices(out: &mut Out, s: &Summary) {
+    /// Slices that are shown; all are in `slices.csv`.
+    const SHOWN: usize = 40;
+    let Some(slices) = &s.slices else { return };
+    let streams = slices.rows.iter().any(|r| r.ttft_p99_ms.is_some());
+    let last = if streams { ["ttft p99", "itl p99", "tokens/s"] } else { [""; 3] };
+    let mut head = format!("{:<LABEL$}", format!("slices of {} s", number(slices.width_s)));
+    for name in ["issued", "good/s", "failed", "p50 ms", "p99 ms"].iter().chain(&last) {
+        let _ = write!(head, "{name:>9}");
+    }
+    out.heading(&head);
+    for row in slices.rows.iter().take(SHOWN) {
+        let ends =
+            format!("{} to {} s{}", number(row.from_s), number(row.to_s), if row.complete { "" } else { ", cut" });
+        let mut line = format!("  {ends:<width$}{:>9}", show_count(row.issued), width = LABEL - 2);
+        let _ = write!(line, "{:>9}{:>9}", cell(row.succeeded_rps), show_count(row.failed));
+        let _ = write!(line, "{:>9}{:>9}", cell(row.latency_p50_ms), cell(row.latency_p99_ms));
+        if streams {
+            let _ = write!(line, "{:>9}{:>9}", cell(row.ttft_p99_ms), cell(row.itl_p99_ms));
+            let _ = write!(line, "{:>9}", cell(row.output_tokens_per_s));
+        }
+        out.line(&line);
+    }
+    if slices.rows.len() > SHOWN {
+        out.line(&format!("  ... and {} more, all in slices.csv", slices.rows.len() - SHOWN));
+    }
 }
 
 fn thresholds(out: &mut Out, s: &Summary) {

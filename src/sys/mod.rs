@@ -13,3 +13,4 @@ pub mod mem;
 pub mod ring;
 pub mod signal;
 pub mod sock;
+pub mod spool;

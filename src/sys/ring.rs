@@ -8,6 +8,7 @@
 //! ring keeps count and refuses.
 
 use std::{
+    fs::File,
     io,
     mem::ManuallyDrop,
     os::fd::{AsRawFd, OwnedFd},
@@ -24,7 +25,12 @@ use io_uring::{
 };
 use memmap2::MmapMut;
 
-use super::{limit, mem::Map, sock};
+use super::{
+    limit,
+    mem::Map,
+    sock,
+    spool::{BlockWrite, Spools},
+};
 use crate::data::{ConnId, Error, Result, Span, limits, plan::Address};
 
 /// The operations that a worker asks for; the tag of a completion.
@@ -39,6 +45,8 @@ pub enum Op {
     Recv = 3,
     /// Cancel what a connection has in the kernel.
     Cancel = 4,
+    /// Write a block of a spool; the ring deals with its completion itself.
+    Write = 5,
 }
 
 /// One completion, copied out of the ring.
@@ -115,6 +123,7 @@ fn unpack(user_data: u64) -> Option<(Op, ConnId, u16)> {
         2 => Op::Send,
         3 => Op::Recv,
         4 => Op::Cancel,
+        5 => Op::Write,
         _ => return None,
     };
     Some((op, ConnId((user_data & 0xff_ffff) as u32), (user_data >> 24) as u16))
@@ -144,6 +153,8 @@ struct KernelMemory {
     recv: RecvBuffers,
     /// Bodies.
     map: Arc<Map>,
+    /// Blocks of spools.
+    spools: Spools,
 }
 
 /// One worker's ring.
@@ -166,10 +177,11 @@ pub struct Ring {
 const RECV_GROUP: u16 = 0;
 
 impl Ring {
-    /// Makes the ring for the calling thread, which must be the one that uses it.
+    /// Makes the ring for the calling thread, which must be the one that uses it. `spools` are empty files that are appended
+    /// to through it, by their index.
     ///
     /// Errors: [`Error::Environment`] with the cure where the kernel or a limit refuses.
-    pub fn new(config: &RingConfig, map: Arc<Map>) -> Result<Self> {
+    pub fn new(config: &RingConfig, map: Arc<Map>, spools: Vec<File>) -> Result<Self> {
         let connections = config.connections.clamp(1, limits::CONNECTIONS_PER_WORKER_MAX);
         let (uring, mut notes) = set_up(connections)?;
         let mut probe = Probe::new();
@@ -191,6 +203,7 @@ impl Ring {
             addresses: config.addresses.iter().map(sock::kernel_address).collect::<Result<Vec<_>>>()?.into(),
             recv,
             map,
+            spools: Spools::new(spools).map_err(|e| refused("mmap", &e))?,
         };
         let mut ring = Self {
             uring: ManuallyDrop::new(uring),
@@ -418,12 +431,21 @@ impl Ring {
         if self.uring.submission().cq_overflow() {
             self.cq_overflow += 1;
         }
+        let mut left_over = None;
         let mut queue = self.uring.completion();
         let mut n = 0;
         while n < out.len() {
             let Some(entry) = queue.next() else { break };
             let flags = entry.flags();
             let Some((op, conn, generation)) = unpack(entry.user_data()) else { continue };
+            if op == Op::Write {
+                self.in_kernel -= 1;
+                left_over = left_over.or(self.memory.spools.written(conn.0, entry.result()));
+                if left_over.is_some() {
+                    break;
+                }
+                continue;
+            }
             let more = cqueue::more(flags);
             let notification = cqueue::notif(flags);
             let buffer = cqueue::buffer_select(flags).map(BufferId);
@@ -443,7 +465,49 @@ impl Ring {
             out[n] = Completion { op, conn, generation, result: entry.result(), more, notification, buffer };
             n += 1;
         }
+        drop(queue);
+        if let Some(write) = left_over {
+            // A short write: what is behind it in the queue is read in the next call.
+            self.write_block(write);
+        }
         n
+    }
+
+    /// Adds bytes to a spool, at most [`spool::BLOCK_BYTES`](super::spool::BLOCK_BYTES) of them.
+    #[inline]
+    pub fn append(&mut self, spool: usize, bytes: &[u8]) {
+        if let Some(write) = self.memory.spools.append(spool, bytes) {
+            self.write_block(write);
+        }
+    }
+
+    /// Hands over what the spools hold; they are whole when nothing is in the kernel any more.
+    pub fn flush_spools(&mut self, spools: usize) {
+        for spool in 0..spools {
+            if let Some(write) = self.memory.spools.flush(spool) {
+                self.write_block(write);
+            }
+        }
+    }
+
+    /// True while bytes of a spool are in the kernel.
+    pub fn writing(&self) -> bool {
+        self.memory.spools.writing()
+    }
+
+    /// Ends the spools. Returns what failed, by spool, and how many blocks the caller's thread
+    /// had to write itself.
+    pub fn close_spools(&mut self, spools: usize) -> (Vec<Option<String>>, u64) {
+        let of = &mut self.memory.spools;
+        of.close();
+        ((0..spools).map(|s| of.failed(s).map(ToString::to_string)).collect(), of.waits())
+    }
+
+    #[cold]
+    fn write_block(&mut self, write: BlockWrite) {
+        let entry = opcode::Write::new(Fd(write.fd), write.bytes, write.length).offset(write.offset).build();
+        // SAFETY: the block lies in `memory`, is not written while it is in the kernel, and outlives the operation (Drop).
+        unsafe { self.push(entry, pack(Op::Write, ConnId(write.block), 0)) };
     }
 
     /// The bytes of a lent buffer; empty for one that is not lent.

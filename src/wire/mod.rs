@@ -10,4 +10,5 @@ pub mod request;
 pub mod response;
 pub mod scan;
 mod sse;
+pub mod text;
 mod words;

@@ -10,7 +10,7 @@ use std::{
 
 use ringload::{
     cache::View,
-    data::plan::*,
+    data::{plan::*, rows::Keep},
     engine::{self, quiet},
     target,
 };
@@ -107,18 +107,23 @@ pub fn plan(address: std::net::SocketAddr, shape: Shape) -> Plan {
     }
 }
 
-/// One run against the built-in server; what a worker allocated while it was under load.
+/// One run against the built-in server, with everything kept that a run can keep; what a worker allocated while it was under
+/// load.
 fn allocations(options: &str, body: &[u8], shape: Shape) -> u64 {
+    let folder = tempfile::tempdir().unwrap();
+    let keep = Keep { folder: folder.path().to_path_buf(), chunk_times: true, responses: u64::MAX };
     let options = target::Options::parse(options).unwrap();
     let listen = target::Listen::Tcp(([127, 0, 0, 1], 0).into());
     let server = target::start(listen, &options, &[None]).unwrap();
     let target::Listen::Tcp(address) = *server.addr() else { unreachable!() };
     let before = WHILE_QUIET.load(Ordering::Relaxed);
     let view = Arc::new(View::inline(body).unwrap());
-    let result = engine::run(plan(address, shape), view, None, &mut |_| {}).unwrap();
+    let result = engine::run(plan(address, shape), view, Some(&keep), &mut |_| {}).unwrap();
     let after = WHILE_QUIET.load(Ordering::Relaxed);
     server.stop();
     assert_eq!(result.workers[0].buckets.issued, 3_000, "{:?}", result.workers[0].buckets);
+    let rows = folder.path().join("rows-0.spool").metadata().unwrap().len();
+    assert!(rows >= 32 + 3_000 * 160, "{rows} bytes of rows");
     after - before
 }
 

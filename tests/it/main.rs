@@ -8,6 +8,7 @@ mod cli;
 mod dataset;
 mod report;
 mod run;
+mod streams;
 mod support;
 mod target;
 mod tidy;

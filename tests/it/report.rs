@@ -25,10 +25,10 @@ use ringload::{
             Bytes, CacheState, Connections, Cost, DatasetFacts, EndedBy, RunResult, Sample, TargetCounts, WorkerResult,
             latency_cell,
         },
-        rows::{Row, SpoolHeader, spool_name},
+        rows::{Row, Spool, SpoolHeader},
         units::{MILLISECOND, SECOND},
     },
-    report::{self, Asked, Percentile, RunDir, Threshold, records, text},
+    report::{self, Asked, Percentile, RunDir, Threshold, records, spools::Spools, text},
 };
 use serde_json::Value;
 use zerocopy::IntoBytes;
@@ -222,15 +222,15 @@ fn write(path: &Path) -> (report::Summary, report::Merged) {
     let (summary, merged) = report::finish(&asked, &result());
     let mut dir = RunDir::prepare(path).unwrap();
     for worker in 0..2 {
-        let mut spool = SpoolHeader::new(worker, 1_800_000_000_000_000_000).as_bytes().to_vec();
+        let mut spool = SpoolHeader::new(Spool::Rows, worker, 1_800_000_000_000_000_000).as_bytes().to_vec();
         spool.extend(rows(worker).as_bytes());
-        fs::write(path.join(spool_name(worker)), spool).unwrap();
+        fs::write(path.join(Spool::Rows.name(worker)), spool).unwrap();
     }
-    let spools = records::spools(&dir).unwrap();
+    let spools = Spools::find(path).unwrap();
     for format in [records::Format::Jsonl, records::Format::Parquet] {
         assert_eq!(records::write(&mut dir, format, &spools).unwrap(), RATE * LENGTH_S);
     }
-    records::remove_spools(&spools).unwrap();
+    spools.remove().unwrap();
     dir.write_run(&summary, &merged).unwrap();
     (summary, merged)
 }
@@ -416,10 +416,20 @@ fn pattern(pattern: &str, text: &str) -> bool {
     }
 }
 
+fn schema() -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/summary.schema.json");
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Holds the summary of a real run to the schema.
+pub fn follows_the_schema(summary: &Value) {
+    let schema = schema();
+    validate(&schema, &schema, summary, "$");
+}
+
 #[test]
 fn every_summary_is_as_the_schema_says() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/summary.schema.json");
-    let schema: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let schema = schema();
     let summarize = |plan: &Plan, result: &RunResult| {
         let facts = dataset();
         let thresholds = [Threshold::parse("tls_time.p99>1s").unwrap()];

@@ -15,12 +15,12 @@ use crate::{
         outcome::{ErrorClass, Outcome},
         plan::*,
         results::WorkerResult,
-        rows::{Row, SpoolHeader, spool_name},
+        rows::{Keep, PieceHead, Row, SpoolHeader},
     },
     engine::{
         SetUp, heads,
         live::{Control, Halt, Live},
-        rows::RowWriter,
+        rows::Kept,
         worker::{SendRule, Shared, Worker},
     },
     sys::clock::Clock,
@@ -150,8 +150,7 @@ fn case(seed: u64) -> Case {
     Case { plan, view, faults, halt, clean }
 }
 
-fn rows_of(folder: &std::path::Path) -> Vec<Row> {
-    let bytes = std::fs::read(folder.join(spool_name(0))).unwrap();
+fn rows_of(bytes: &[u8]) -> Vec<Row> {
     let rows = &bytes[size_of::<SpoolHeader>()..];
     rows.chunks_exact(size_of::<Row>()).map(|row| Row::read_from_bytes(row).unwrap()).collect()
 }
@@ -179,8 +178,10 @@ fn run(seed: u64, folder: &std::path::Path) {
     let room = ring.areas[0].len() - shared.heads.bytes_max();
     let rule = SendRule::new(plan.send, plan.targets[0].local, true, room.min(2_000));
     let agenda = crate::pace::Agenda::new(plan, set_up.roots, set_up.graph, 0, 1, plan.concurrency).unwrap();
-    let rows = RowWriter::create(folder, WorkerId(0), 0).unwrap();
-    let mut worker = Worker::new(&shared, ring, 0, agenda, rule, plan.connections, Some(rows)).unwrap();
+    let keep = Keep { folder: folder.to_path_buf(), chunk_times: true, responses: 7 };
+    let (kept, _files) = Kept::create(&keep, WorkerId(0), 1).unwrap();
+    kept.begin(&mut ring, WorkerId(0), 0);
+    let mut worker = Worker::new(&shared, ring, 0, agenda, rule, plan.connections, Some(kept)).unwrap();
     if plan.preconnect {
         worker.preconnect(plan.connections).unwrap();
     }
@@ -205,7 +206,9 @@ fn run(seed: u64, folder: &std::path::Path) {
     assert_eq!(result.bytes.sent, ring.taken_bytes, "bytes that the kernel took");
     assert_eq!(result.bytes.sent, result.bytes.sent_copied + result.bytes.sent_zero_copy);
     assert_eq!(result.series[Metric::RequestLatency as usize].count, buckets.succeeded);
-    check_rows(&rows_of(folder), result);
+    let [rows, chunks, responses] = &ring.spools[..] else { panic!("three spools") };
+    check_rows(&rows_of(rows), result);
+    check_kept(&rows_of(rows), chunks, responses, result);
     if plan.stop_session_on_failure || clean {
         assert!(log.too_early.is_empty(), "sent before the turn before was answered: {:?}", log.too_early);
     }
@@ -220,6 +223,39 @@ fn run(seed: u64, folder: &std::path::Path) {
             }
         }
     }
+}
+
+/// Times of events and kept responses are those of their rows, and gaps are those of successes alone.
+fn check_kept(rows: &[Row], chunks: &[u8], responses: &[u8], result: &WorkerResult) {
+    let head = size_of::<SpoolHeader>();
+    let stamps: usize = rows.iter().map(|r| r.stamps as usize).sum();
+    assert_eq!(chunks.len(), head + 8 * stamps);
+    let mut times = chunks[head..].as_chunks::<8>().0.iter().map(|b| Nanos(u64::from_ne_bytes(*b)));
+    let (mut gaps, mut ends) = (0, 0);
+    for row in rows {
+        let own: Vec<Nanos> = times.by_ref().take(row.stamps as usize).collect();
+        assert!(own.is_sorted(), "{row:?}");
+        assert_eq!(own.first().copied().unwrap_or(Nanos::NONE), row.first_token, "{row:?}");
+        assert_eq!(own.last().copied().unwrap_or(Nanos::NONE), row.last_token, "{row:?}");
+        if row.outcome == Outcome::Succeeded.code() && !row.has(Row::WARMUP) {
+            gaps += own.len().saturating_sub(1) as u64;
+        }
+    }
+    assert_eq!(result.series[Metric::InterChunkLatency as usize].count, gaps);
+    let mut rest = &responses[head..];
+    while !rest.is_empty() {
+        let (piece, after) = PieceHead::read_from_prefix(rest).unwrap();
+        rest = if piece.bytes == PieceHead::END {
+            let (row, after) = Row::read_from_prefix(after).unwrap();
+            assert_eq!(row, rows[piece.row as usize]);
+            assert_eq!(row.connection, piece.connection);
+            ends += 1;
+            after
+        } else {
+            &after[piece.bytes as usize..]
+        };
+    }
+    assert!(ends <= 7, "{ends} responses were kept");
 }
 
 fn check_rows(rows: &[Row], result: &WorkerResult) {

@@ -355,6 +355,26 @@ fn a_large_event_is_read_to_its_end() {
     assert!(scan.finished() && scan.malformed() == 0);
 }
 
+/// Eight times the bytes take about eight times as long; what is quadratic takes sixty-four times as long. The best of five of
+/// each, as the machine may be busy.
+#[test]
+fn an_event_of_four_mebibytes_takes_time_in_proportion() {
+    let best_ns = |bytes: usize| {
+        let data =
+            format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{}\"}}}}]}}\n\n", "a\\n".repeat(bytes / 3));
+        let scan = || {
+            let begin = std::time::Instant::now();
+            let mut scan = Scan::stream();
+            let events: u32 = data.as_bytes().chunks(4096).map(|piece| scan.feed(piece).content_events).sum();
+            assert_eq!(events, 1);
+            begin.elapsed().as_nanos()
+        };
+        (0..5).map(|_| scan()).min().unwrap()
+    };
+    let (small, large) = (best_ns(512 << 10), best_ns(4 << 20));
+    assert!(large < 32 * small, "512 KiB in {small} ns, 4 MiB in {large} ns");
+}
+
 #[test]
 fn an_event_over_the_limit_counts_unread_as_content() {
     let blanks = vec![b' '; 1 << 20];
@@ -774,6 +794,10 @@ fn assert_agrees(values: &[Value], seed: u64, cuts: Vec<usize>) {
     let parsed: Vec<Value> = values.iter().map(|v| serde_json::from_str(&written(seed, v)).unwrap()).collect();
     let expect = model_of_stream(&parsed);
     assert_eq!(stream(text.as_bytes()), expect, "{text}");
+    // Where there is text, the scan saw content.
+    let texts = crate::wire::text::of_stream(text.as_bytes());
+    assert!(texts.output.is_empty() || expect.seen.output_events > 0, "{texts:?} {text}");
+    assert!(texts.reasoning.is_empty() || expect.seen.content_events > 0, "{texts:?} {text}");
     let cuts = sorted(cuts, text.len());
     assert_eq!(told(Scan::stream(), text.as_bytes(), &cuts), expect, "{cuts:?} {text}");
 }
