@@ -737,7 +737,8 @@ choice! {
     SendFlag { /// By size and peer
     Auto, /// Copied by the kernel
     Copy, /// Without copying, where the socket can
-    Zerocopy }
+    Zerocopy, /// From the page cache by sendfile(2)
+    Sendfile }
 }
 choice! {
     /// `--records`.

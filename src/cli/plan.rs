@@ -223,6 +223,7 @@ pub fn plan(flags: &RunFlags, targets: Vec<Target>, sent: Sent, placement: &Plac
             SendFlag::Auto => SendPath::Auto,
             SendFlag::Copy => SendPath::Copy,
             SendFlag::Zerocopy => SendPath::ZeroCopy,
+            SendFlag::Sendfile => SendPath::File,
         },
         stream: match flags.request.stream {
             StreamFlag::Auto => StreamMode::Auto,

@@ -194,6 +194,8 @@ pub enum SendPath {
     Copy,
     /// Always zero-copy from the map, where the socket can.
     ZeroCopy,
+    /// Always by `sendfile(2)`, where there is a file and no TLS.
+    File,
 }
 
 /// `--stream`.

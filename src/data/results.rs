@@ -55,6 +55,9 @@ pub struct Bytes {
     pub sent_zero_copy: u64,
     /// Sent by copy, or by a zero-copy send that the kernel copied all the same.
     pub sent_copied: u64,
+    /// Sent by `sendfile(2)` from the page cache.
+    #[serde(default)]
+    pub sent_file: u64,
 }
 
 /// Connections of a run.

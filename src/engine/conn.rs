@@ -158,6 +158,8 @@ pub(super) struct Trip {
     pub tried: u16,
     /// Bytes of a zero-copy send whose notification is still to come.
     pub unnotified_bytes: u64,
+    /// The send in the kernel goes by `sendfile`.
+    pub by_file: bool,
     /// When the connect began, and how long it took when it was on this request's behalf.
     pub connect_began: Nanos,
     pub connect_ns: u64,
@@ -186,6 +188,7 @@ impl Trip {
         address: 0,
         tried: 0,
         unnotified_bytes: 0,
+        by_file: false,
         connect_began: Nanos::NONE,
         connect_ns: u64::MAX,
         tls_began: Nanos::NONE,

@@ -163,7 +163,9 @@ impl<I: Io> Worker<'_, I> {
         if !warmup {
             let bytes = &mut self.tally.result.bytes;
             bytes.sent += n;
-            bytes.sent_copied += n;
+            let by_file = if trip.by_file { n - head_left.min(n) } else { 0 };
+            bytes.sent_file += by_file;
+            bytes.sent_copied += n - by_file;
             bytes.bodies += n - head_left.min(n);
             trip.unnotified_bytes = if unnotified { n } else { 0 };
         }
@@ -184,9 +186,12 @@ impl<I: Io> Worker<'_, I> {
         let from = trip.sent_bytes.min(head) as usize;
         let skip = trip.sent_bytes.saturating_sub(head);
         let spans = self.shared.view.spans(c.record);
+        let by_file = trip.by_file;
         let sent = if body == 0 {
             self.io.send_area(conn, c.generation, from, head as usize);
             Ok(())
+        } else if by_file {
+            self.io.send_file(conn, c.generation, (from, head as usize), spans, skip)
         } else {
             self.io.send_vector(conn, c.generation, (from, head as usize), spans, skip, copying).map(drop)
         };

@@ -25,6 +25,15 @@ pub trait Io {
         skip: u64,
         copying: Copying,
     ) -> Result<u64, SendRefused>;
+    /// Sends a part of the send area and spans behind it from the file below the map, without copying.
+    fn send_file(
+        &mut self,
+        conn: ConnId,
+        generation: u16,
+        head: (usize, usize),
+        spans: &[Span],
+        skip: u64,
+    ) -> Result<(), SendRefused>;
     /// Arms the receive.
     fn recv(&mut self, conn: ConnId, generation: u16);
     /// Ends both directions.
@@ -91,6 +100,16 @@ impl Io for Ring {
         copying: Copying,
     ) -> Result<u64, SendRefused> {
         Ring::send_vector(self, conn, generation, head, spans, skip, copying)
+    }
+    fn send_file(
+        &mut self,
+        conn: ConnId,
+        generation: u16,
+        head: (usize, usize),
+        spans: &[Span],
+        skip: u64,
+    ) -> Result<(), SendRefused> {
+        Ring::send_file(self, conn, generation, head, spans, skip)
     }
     #[inline]
     fn recv(&mut self, conn: ConnId, generation: u16) {

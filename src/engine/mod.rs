@@ -335,7 +335,8 @@ fn make<'a>(
     }
     let notes = ring.notes().to_vec();
     let local = plan.targets.iter().all(|t| t.local);
-    let rule = SendRule::new(plan.send, local, ring.zero_copy(), plain_bytes - head_max);
+    let file = shared.view.map().file_below().is_some();
+    let rule = SendRule::new(plan.send, local, ring.zero_copy(), file, plain_bytes - head_max);
     let agenda = Agenda::new(plan, set_up.roots.clone(), set_up.graph.clone(), index, workers, slots)?;
     let mut worker = Worker::new(shared, ring, index, agenda, rule, connections, kept)?;
     worker.slots_max = slots;

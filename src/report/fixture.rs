@@ -116,6 +116,7 @@ fn worker(n: u16, latencies_ms: impl Iterator<Item = u64>, failed: [u64; 2]) -> 
         received: 300 * w.buckets.succeeded,
         sent_zero_copy: 0,
         sent_copied: 1200 * w.buckets.issued,
+        sent_file: 0,
     };
     w.connections = Connections { asked: 2, established_peak: 2, opened: 3, failed: 0 };
     w.series[Metric::ConnectTime as usize].record(150_000);

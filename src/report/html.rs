@@ -571,10 +571,11 @@ fn facts(out: &mut String, s: &Summary) {
         (
             "bytes".to_owned(),
             format!(
-                "{} of bodies, {} sent ({} zero-copy), {} received",
+                "{} of bodies, {} sent ({} zero-copy, {} by sendfile), {} received",
                 show_count(s.bytes.bodies),
                 show_count(s.bytes.sent),
                 show_count(s.bytes.sent_zero_copy),
+                show_count(s.bytes.sent_file),
                 show_count(s.bytes.received)
             ),
         ),

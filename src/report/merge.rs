@@ -258,6 +258,7 @@ fn add_bytes(to: &mut Bytes, from: &Bytes) {
     to.received += from.received;
     to.sent_zero_copy += from.sent_zero_copy;
     to.sent_copied += from.sent_copied;
+    to.sent_file += from.sent_file;
 }
 
 fn add_connections(to: &mut Connections, from: &Connections) {

@@ -51,7 +51,7 @@ pub struct Planned {
     pub catch_up: String,
     /// `keep-alive`, `never` or `session`.
     pub reuse: String,
-    /// `auto`, `copy` or `zerocopy`.
+    /// `auto`, `copy`, `zerocopy` or `sendfile`.
     pub send: String,
     /// `auto`, `sse` or `off`.
     pub stream: String,
@@ -105,6 +105,7 @@ impl Planned {
                 SendPath::Auto => "auto",
                 SendPath::Copy => "copy",
                 SendPath::ZeroCopy => "zerocopy",
+                SendPath::File => "sendfile",
             }
             .to_owned(),
             stream: match plan.stream {

@@ -157,6 +157,8 @@ pub struct Bytes {
     pub received: u64,
     pub sent_zero_copy: u64,
     pub sent_copied: u64,
+    #[serde(default)]
+    pub sent_file: u64,
 }
 
 /// Connections; see [`crate::data::results::Connections`].
@@ -422,6 +424,7 @@ fn bytes(merged: &Merged) -> Bytes {
         received: b.received,
         sent_zero_copy: b.sent_zero_copy,
         sent_copied: b.sent_copied,
+        sent_file: b.sent_file,
     }
 }
 

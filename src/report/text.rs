@@ -297,13 +297,10 @@ fn bytes(s: &Summary) -> String {
         show_size(s.bytes.received),
         rate("received_throughput"),
     );
-    if s.bytes.sent_zero_copy > 0 {
-        let _ = write!(
-            text,
-            "; {} zero-copy, {} copied",
-            show_size(s.bytes.sent_zero_copy),
-            show_size(s.bytes.sent_copied)
-        );
+    for (bytes, path) in [(s.bytes.sent_zero_copy, "zero-copy"), (s.bytes.sent_file, "by sendfile")] {
+        if bytes > 0 {
+            let _ = write!(text, "; {} {path}, {} copied", show_size(bytes), show_size(s.bytes.sent_copied));
+        }
     }
     text
 }

@@ -10,7 +10,10 @@ use std::{
     fs::File,
     io,
     ops::Range,
-    os::unix::fs::MetadataExt,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::MetadataExt,
+    },
     sync::{
         Once,
         atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence},
@@ -181,6 +184,11 @@ impl Map {
             // Advice only: a kernel that refuses it reads the pages when they are touched.
             let _ = self.memory.advise_range(Advice::WillNeed, range.start, range.len());
         }
+    }
+
+    /// The file below; none for anonymous memory.
+    pub fn file_below(&self) -> Option<BorrowedFd<'_>> {
+        self.backing.as_ref().map(|(_, file, _)| file.as_fd())
     }
 
     /// First address. Valid for [`Map::len`] bytes as long as the map lives.

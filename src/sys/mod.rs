@@ -11,6 +11,7 @@ pub mod fs;
 pub mod limit;
 pub mod mem;
 pub mod ring;
+mod sendfile;
 pub mod signal;
 pub mod sock;
 pub mod spool;

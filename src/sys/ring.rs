@@ -11,7 +11,7 @@ use std::{
     fs::File,
     io,
     mem::ManuallyDrop,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     ptr,
     sync::{
         Arc,
@@ -28,7 +28,7 @@ use memmap2::MmapMut;
 use super::{
     limit,
     mem::Map,
-    sock,
+    sendfile, sock,
     spool::{BlockWrite, Spools},
 };
 use crate::data::{ConnId, Error, Result, Span, limits, plan::Address};
@@ -48,6 +48,9 @@ pub enum Op {
     /// Write a block of a spool; the ring deals with its completion itself.
     Write = 5,
 }
+
+/// In a completion's name: a wait for room in the socket. It is told as a send's completion.
+const WRITABLE: u8 = 6;
 
 /// One completion, copied out of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,13 +117,17 @@ pub struct RingConfig {
 
 /// Packs a completion's name: op 8 bits, generation 16, connection 24. One place for packing and unpacking.
 const fn pack(op: Op, conn: ConnId, generation: u16) -> u64 {
-    ((op as u64) << 56) | ((generation as u64) << 24) | (conn.0 as u64 & 0xff_ffff)
+    pack_tag(op as u8, conn, generation)
+}
+
+const fn pack_tag(tag: u8, conn: ConnId, generation: u16) -> u64 {
+    ((tag as u64) << 56) | ((generation as u64) << 24) | (conn.0 as u64 & 0xff_ffff)
 }
 
 fn unpack(user_data: u64) -> Option<(Op, ConnId, u16)> {
     let op = match user_data >> 56 {
         1 => Op::Connect,
-        2 => Op::Send,
+        2 | 6 => Op::Send,
         3 => Op::Recv,
         4 => Op::Cancel,
         5 => Op::Write,
@@ -164,6 +171,10 @@ pub struct Ring {
     fds: Box<[Option<OwnedFd>]>,
     /// Sends in the kernel, by slot.
     sending: Box<[u8]>,
+    /// What `sendfile` sent on the calling thread: completions that the kernel has no part in.
+    done: Vec<Completion>,
+    /// Bytes that a slot's `sendfile` sent before the socket was full.
+    partly: Box<[i32]>,
     head_bytes: usize,
     spans: usize,
     in_kernel: u64,
@@ -210,6 +221,8 @@ impl Ring {
             memory: ManuallyDrop::new(memory),
             fds: (0..slots).map(|_| None).collect(),
             sending: vec![0; slots].into(),
+            done: Vec::with_capacity(slots),
+            partly: vec![0; slots].into(),
             head_bytes: config.head_bytes.max(1),
             spans: config.spans,
             in_kernel: 0,
@@ -353,6 +366,48 @@ impl Ring {
         Ok(asked)
     }
 
+    /// Sends bytes `from..to` of the send area, then the spans after their first `skip` bytes, from the file below the map and
+    /// without copying: at once what the socket takes, told by a completion like any send's. The spans should be resident.
+    ///
+    /// Errors: a span outside the map, or a map without a file.
+    pub fn send_file(
+        &mut self,
+        conn: ConnId,
+        generation: u16,
+        head: (usize, usize),
+        spans: &[Span],
+        skip: u64,
+    ) -> Result<(), SendRefused> {
+        let slot = conn.index();
+        assert!(head.0 <= head.1 && head.1 <= self.head_bytes && self.sending[slot] == 0);
+        let Some(socket) = self.fds[slot].as_ref() else { return Ok(()) };
+        let memory = &*self.memory;
+        let file = memory.map.file_below().ok_or(SendRefused::Changed)?;
+        if spans.iter().any(|span| span.end() > memory.map.len()) {
+            return Err(SendRefused::Changed);
+        }
+        let area = &memory.heads[slot * self.head_bytes..(slot + 1) * self.head_bytes];
+        let sent = sendfile::send_file(socket.as_fd(), &area[head.0..head.1], file, spans, skip);
+        let result = match sent {
+            Ok(sent) if sent.blocked => {
+                self.partly[slot] = sent.bytes as i32;
+                let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32).build();
+                self.sending[slot] += 1;
+                // SAFETY: the operation names a descriptor and no memory.
+                unsafe { self.push(entry, pack_tag(WRITABLE, conn, generation)) };
+                return Ok(());
+            }
+            Ok(sent) => sent.bytes as i32,
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Err(SendRefused::Changed),
+            Err(e) => -e.raw_os_error().unwrap_or(libc::EIO),
+        };
+        self.sending[slot] += 1;
+        self.in_kernel += 1;
+        let (op, more, notification, buffer) = (Op::Send, false, false, None);
+        self.done.push(Completion { op, conn, generation, result, more, notification, buffer });
+        Ok(())
+    }
+
     /// Arms the receive of a slot.
     #[inline]
     pub fn recv(&mut self, conn: ConnId, generation: u16) {
@@ -401,6 +456,9 @@ impl Ring {
     ///
     /// Errors: only what no retry can cure (the ring itself is broken).
     pub fn submit_and_wait(&mut self, timeout_ns: u64) -> Result<()> {
+        if !self.done.is_empty() {
+            return self.submit_and_look();
+        }
         let wait = if timeout_ns == 0 { 0 } else { 1 };
         let timespec = Timespec::new().sec(timeout_ns / 1_000_000_000).nsec((timeout_ns % 1_000_000_000) as u32);
         let args = SubmitArgs::new().timespec(&timespec);
@@ -415,10 +473,24 @@ impl Ring {
         }
     }
 
+    /// Submits what is queued and lets the kernel post what is ready, without waiting.
+    fn submit_and_look(&mut self) -> Result<()> {
+        const GETEVENTS: u32 = 1;
+        let queued = self.uring.submission().len() as u32;
+        // SAFETY: no argument is passed; every queued entry was pushed under the contract of `push`.
+        match unsafe { self.uring.submitter().enter::<()>(queued, 0, GETEVENTS, None) } {
+            Ok(_) => Ok(()),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(refused("io_uring_enter", &e)),
+            },
+        }
+    }
+
     /// True when a completion can be read without entering the kernel, or the kernel has work that makes one.
     #[inline]
     pub fn has_completions(&mut self) -> bool {
-        if !self.uring.completion().is_empty() {
+        if !self.done.is_empty() || !self.uring.completion().is_empty() {
             return true;
         }
         let sq = self.uring.submission();
@@ -432,8 +504,17 @@ impl Ring {
             self.cq_overflow += 1;
         }
         let mut left_over = None;
-        let mut queue = self.uring.completion();
         let mut n = 0;
+        while n < out.len()
+            && let Some(completion) = self.done.pop()
+        {
+            self.in_kernel -= 1;
+            let sending = &mut self.sending[completion.conn.index()];
+            *sending = sending.saturating_sub(1);
+            out[n] = completion;
+            n += 1;
+        }
+        let mut queue = self.uring.completion();
         while n < out.len() {
             let Some(entry) = queue.next() else { break };
             let flags = entry.flags();
@@ -462,7 +543,12 @@ impl Ring {
                     *sending = sending.saturating_sub(1);
                 }
             }
-            out[n] = Completion { op, conn, generation, result: entry.result(), more, notification, buffer };
+            let mut result = entry.result();
+            if entry.user_data() >> 56 == u64::from(WRITABLE) && result > 0 {
+                // The bytes that went before the socket was full; a mask of poll events is no count.
+                result = self.partly.get_mut(conn.index()).map_or(0, std::mem::take);
+            }
+            out[n] = Completion { op, conn, generation, result, more, notification, buffer };
             n += 1;
         }
         drop(queue);

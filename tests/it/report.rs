@@ -170,6 +170,7 @@ fn worker(n: u16) -> WorkerResult {
         received: 9_000 * w.buckets.succeeded,
         sent_zero_copy: 0,
         sent_copied: 102_700 * w.buckets.issued,
+        sent_file: 0,
     };
     w.connections = Connections { asked: 128, established_peak: 128, opened: 140, failed: 0 };
     for _ in 0..140 {

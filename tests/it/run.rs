@@ -99,13 +99,21 @@ fn a_large_body_to_a_slow_reader_arrives_whole() {
             conn.send(OK);
         }
     });
-    for path in ["auto", "copy", "zerocopy"] {
-        let (code, summary) =
-            run(dir.path(), &server.url(), &["-B", "big", "-c", "1", "-n", "1", "--send", path, "--drain", "60s"]);
+    let record = format!("{{\"x\":\"{}\"}}", "0123456789".repeat(300_000));
+    std::fs::write(dir.path().join("big.jsonl"), record.clone() + "\n").unwrap();
+    let file: &[&str] = &["-f", "big.jsonl", "--cache-dir", "cache"];
+    let paths = ["auto", "copy", "zerocopy", "sendfile"];
+    let inline: &[&str] = &["-B", "big"];
+    for (source, path) in paths.iter().flat_map(|path| [(inline, path), (file, path)]) {
+        let more = ["-c", "1", "-n", "1", "--send", path, "--drain", "60s"];
+        let (code, summary) = run(dir.path(), &server.url(), &[source, &more].concat());
         assert_eq!(code, 0, "{path}: {summary}");
-        assert!(server.requests().last().unwrap().body == body, "{path}");
-        let bytes = &summary["bytes"];
-        assert_eq!(bytes["sent_zero_copy"].as_u64().unwrap() + bytes["sent_copied"].as_u64().unwrap(), bytes["sent"]);
+        let want = if source == file { record.as_bytes() } else { &body };
+        assert!(server.requests().last().unwrap().body == want, "{path}");
+        let bytes = |name: &str| summary["bytes"][name].as_u64().unwrap();
+        assert_eq!(bytes("sent_zero_copy") + bytes("sent_copied") + bytes("sent_file"), bytes("sent"), "{path}");
+        let by_file = source == file && *path == "sendfile";
+        assert_eq!(bytes("sent_file"), if by_file { want.len() as u64 } else { 0 }, "{path}");
     }
 }
 

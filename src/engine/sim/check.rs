@@ -139,7 +139,7 @@ fn case(seed: u64) -> Case {
         seed,
         timeouts,
         reuse: if rng.random_bool(0.8) { Reuse::KeepAlive } else { Reuse::Never },
-        send: [SendPath::Auto, SendPath::Copy, SendPath::ZeroCopy][rng.random_range(0..3)],
+        send: [SendPath::Auto, SendPath::Copy, SendPath::ZeroCopy, SendPath::File][rng.random_range(0..4)],
         pace: [Pace::Sleep, Pace::Hybrid][rng.random_range(0..2)],
         preconnect: rng.random_bool(0.5),
         stop_session_on_failure: rng.random_bool(0.5),
@@ -176,7 +176,7 @@ fn run(seed: u64, folder: &std::path::Path) {
     let mut ring = SimRing::new(seed, time, &view, &shared.control, faults, plan.connections);
     ring.halt = halt;
     let room = ring.areas[0].len() - shared.heads.bytes_max();
-    let rule = SendRule::new(plan.send, plan.targets[0].local, true, room.min(2_000));
+    let rule = SendRule::new(plan.send, plan.targets[0].local, true, true, room.min(2_000));
     let agenda = crate::pace::Agenda::new(plan, set_up.roots, set_up.graph, 0, 1, plan.concurrency).unwrap();
     let keep = Keep { folder: folder.to_path_buf(), chunk_times: true, responses: 7 };
     let (kept, _files) = Kept::create(&keep, WorkerId(0), 1).unwrap();
@@ -204,7 +204,8 @@ fn run(seed: u64, folder: &std::path::Path) {
         assert!(result.errors[class as usize] <= log.status_read[hundred], "{class:?}");
     }
     assert_eq!(result.bytes.sent, ring.taken_bytes, "bytes that the kernel took");
-    assert_eq!(result.bytes.sent, result.bytes.sent_copied + result.bytes.sent_zero_copy);
+    let bytes = &result.bytes;
+    assert_eq!(bytes.sent, bytes.sent_copied + bytes.sent_zero_copy + bytes.sent_file, "bytes by path");
     assert_eq!(result.series[Metric::RequestLatency as usize].count, buckets.succeeded);
     let [rows, chunks, responses] = &ring.spools[..] else { panic!("three spools") };
     check_rows(&rows_of(rows), result);

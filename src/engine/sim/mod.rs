@@ -477,6 +477,17 @@ impl Io for SimRing<'_> {
         Ok(asked)
     }
 
+    fn send_file(
+        &mut self,
+        conn: ConnId,
+        generation: u16,
+        head: (usize, usize),
+        spans: &[Span],
+        skip: u64,
+    ) -> Result<(), SendRefused> {
+        self.send_vector(conn, generation, head, spans, skip, Copying::Copy).map(drop)
+    }
+
     fn recv(&mut self, conn: ConnId, generation: u16) {
         let sock = &mut self.socks[conn.index()];
         assert!(sock.open && sock.connected && sock.receive.is_none(), "one receive at a time, on an open socket");
