@@ -1,6 +1,7 @@
 //! Flags to plan: what the user typed becomes what a run needs, checked, with nothing left to look up.
 
 use std::{
+    io::Read,
     net::{IpAddr, SocketAddr},
     path::Path,
 };
@@ -359,12 +360,23 @@ fn head(flags: &RequestFlags) -> Result<RequestHead> {
 
 /// Reads the one body of `-b` or `-B`; none for plain GETs.
 ///
-/// Errors: a file that cannot be read.
+/// Errors: a file that cannot be read, or that has more than a body may.
 pub fn inline_body(body: Option<&str>, file: Option<&Path>) -> Result<Option<Vec<u8>>> {
     match (body, file) {
         (Some(text), _) => Ok(Some(text.as_bytes().to_vec())),
         (None, Some(path)) => {
-            std::fs::read(path).map(Some).map_err(|e| Error::file("cannot read the body file", path, e))
+            let most = limits::INLINE_BODY_BYTES_MAX;
+            let mut body = Vec::new();
+            let read = std::fs::File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut body));
+            match read {
+                Ok(n) if n as u64 > most => Err(Error::usage(format!(
+                    "-B {}: more than {} MiB; give larger bodies as a dataset with -f",
+                    path.display(),
+                    most >> 20
+                ))),
+                Ok(_) => Ok(Some(body)),
+                Err(e) => Err(Error::file("cannot read the body file", path, e)),
+            }
         }
         (None, None) => Ok(None),
     }

@@ -25,6 +25,8 @@ pub const EVENT_BYTES_MAX: u64 = 64 << 20;
 
 /// A request head: method, target, all fields. What servers accept is 8 to 32 KiB.
 pub const REQUEST_HEAD_BYTES_MAX: usize = 16 << 10;
+/// The one body of `-b` or `-B`, which is held in memory.
+pub const INLINE_BODY_BYTES_MAX: u64 = 1 << 30;
 /// Spans in one scatter-gather send: one more than this asks for a second send of the same request. The kernel's own bound
 /// (UIO_MAXIOV) is 1,024; 64 keeps a connection's vector table at 1 KiB.
 pub const SPANS_PER_SEND_MAX: usize = 64;

@@ -522,6 +522,10 @@ impl<I: Io> Worker<'_, I> {
                 Ok(()) if self.tls.on(conn) && !self.tls.ended(conn) => {
                     self.fail(conn, ErrorClass::Truncated, "closed without close_notify", now);
                 }
+                // The send took the socket's error, so that the receive sees a plain end.
+                Ok(()) if c.has(flag::SEND_FAILED) => {
+                    self.fail(conn, ErrorClass::Reset, "the connection was reset while sending", now);
+                }
                 Ok(()) => self.response_complete(conn, now),
                 Err(wrong) => self.fail(conn, wrong.class, wrong.reason, now),
             }
@@ -647,6 +651,7 @@ impl<I: Io> Worker<'_, I> {
         self.stamps.release(times);
         let c = &mut self.conns[conn.index()];
         let (record, instance) = (c.record, c.instance);
+        self.warm_in_flight -= u64::from(c.has(flag::WARMUP));
         c.clear(flag::WAITED | flag::OF_REQUEST);
         self.deadlines[conn.index()] = Nanos::NONE;
         self.counts.in_flight -= 1;

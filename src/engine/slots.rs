@@ -317,6 +317,7 @@ impl<I: Io> Worker<'_, I> {
     fn miss_waiting(&mut self, conn: ConnId, now: Nanos) {
         let c = &mut self.conns[conn.index()];
         let (record, instance, warmup) = (c.record, c.instance, c.has(flag::WARMUP));
+        self.warm_in_flight -= u64::from(warmup);
         c.clear(flag::WAITED | flag::OF_REQUEST);
         self.counts.in_flight -= 1;
         self.counts.issued -= 1;

@@ -120,11 +120,14 @@ pub(super) struct Worker<'a, I: Io> {
     /// The target whose turn it is.
     pub next_target: u16,
     pub counts: Counts,
+    /// Of the requests in flight, those of the warm-up.
+    pub warm_in_flight: u64,
+    /// Until when the requests in flight are accounted.
+    pub accounted: Nanos,
     /// The start of the run, once it is known.
     pub start: Nanos,
     /// When completions were dispatched last: slots became free then.
     pub dispatched: Nanos,
-    pub turn_began: Nanos,
     /// Time spent spinning for a due time, nanoseconds.
     pub spun_ns: u64,
     pub ended: Option<EndedBy>,
@@ -183,9 +186,10 @@ impl<'a, I: Io> Worker<'a, I> {
             good_address: vec![0; targets].into(),
             next_target: 0,
             counts: Counts::default(),
+            warm_in_flight: 0,
+            accounted: Nanos::ZERO,
             start: Nanos::NONE,
             dispatched: Nanos::ZERO,
-            turn_began: Nanos::ZERO,
             spun_ns: 0,
             ended: None,
             ended_at: Nanos::ZERO,
@@ -236,7 +240,7 @@ impl<'a, I: Io> Worker<'a, I> {
         let usage = cpu::thread_usage();
         self.start = start;
         self.dispatched = start;
-        self.turn_began = start;
+        self.accounted = start;
         if let Some(from) = self.agenda.measured_from_ns() {
             self.tally.measure_from(start.plus(from));
         }
@@ -268,16 +272,22 @@ impl<'a, I: Io> Worker<'a, I> {
     /// Accounts the time since the last turn to the timeline.
     #[inline]
     fn account_turn(&mut self, now: Nanos) {
-        let spent = now.since(self.turn_began);
         let cost = &mut self.tally.result.cost;
         cost.longest_batch_ns = cost.longest_batch_ns.max(now.since(self.dispatched));
-        let in_flight = self.counts.in_flight;
-        if let Some(slice) = self.tally.slice(now) {
-            slice.in_flight_ns += spent * in_flight;
-        }
+        self.account_in_flight(now);
         self.tally.result.cost.turns += 1;
-        self.turn_began = now;
         self.shared.live[self.index].show(&self.counts);
+    }
+
+    /// Adds the requests in flight since the last look, those of the warm-up left out. Called before anything begins or ends.
+    #[inline]
+    fn account_in_flight(&mut self, now: Nanos) {
+        let measured = self.counts.in_flight - self.warm_in_flight;
+        let spent = now.since(self.accounted);
+        self.accounted = now;
+        if let Some(slice) = self.tally.slice(now) {
+            slice.in_flight_ns += spent * measured;
+        }
     }
 
     /// Starts what is due, at most [`limits::STARTS_PER_TURN`]. Returns what the agenda said last.
@@ -350,6 +360,7 @@ impl<'a, I: Io> Worker<'a, I> {
         (trip.connect_ns, trip.tls_ns) = (u64::MAX, u64::MAX);
         trip.last_byte = Nanos::NONE;
         self.counts.in_flight += 1;
+        self.warm_in_flight += u64::from(work.warmup);
         self.counts.issued += 1;
         if c.state == State::Idle {
             self.begin(conn, now);
@@ -475,6 +486,7 @@ impl<'a, I: Io> Worker<'a, I> {
         loop {
             let n = self.io.completions(&mut pending);
             self.tally.result.cost.completions += n as u64;
+            self.account_in_flight(now);
             for completion in &pending[..n] {
                 self.dispatch(completion, now);
             }

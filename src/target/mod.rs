@@ -50,7 +50,7 @@ mod timers;
 use std::{
     fmt, fs,
     net::{SocketAddr, ToSocketAddrs},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::fs::FileTypeExt},
     path::{Path, PathBuf},
     sync::{Arc, mpsc},
     thread::JoinHandle,
@@ -351,8 +351,12 @@ fn unix_listener(path: &Path) -> std::io::Result<Socket> {
     };
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     if let Err(e) = socket.bind(&address) {
-        let is_stale =
-            e.kind() == std::io::ErrorKind::AddrInUse && abstract_name(path).is_none() && nobody_listens(&address);
+        // Only a socket that nobody listens on is removed: whatever else lies there is the user's.
+        let is_socket = || fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+        let is_stale = e.kind() == std::io::ErrorKind::AddrInUse
+            && abstract_name(path).is_none()
+            && is_socket()
+            && nobody_listens(&address);
         if !is_stale {
             return Err(e);
         }

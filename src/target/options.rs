@@ -9,6 +9,9 @@ use crate::data::{
     units::{MILLISECOND, parse_count, parse_duration, parse_positive_count, parse_positive_duration, parse_size},
 };
 
+/// The largest answer of `bytes`: it is held in memory, once for all connections.
+const ANSWER_BYTES_MAX: u64 = 1 << 30;
+
 /// What a request is answered with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -245,7 +248,13 @@ impl Options {
             "prompt_tokens" => self.prompt_tokens = Some(parse_count(value)?),
             "delay" => self.delay_ns = parse_duration(value)?,
             "jitter" => self.jitter_ns = parse_duration(value)?,
-            "bytes" => self.bytes = Some(parse_size(value)?),
+            "bytes" => {
+                let bytes = parse_size(value)?;
+                if bytes > ANSWER_BYTES_MAX {
+                    return Err(format!("bytes={value}: at most 1GiB, since the answer is held in memory"));
+                }
+                self.bytes = Some(bytes);
+            }
             "status" => self.status = status(value)?,
             "error" => self.error = share(value)?,
             "reset" => self.reset = share(value)?,

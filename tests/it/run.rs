@@ -306,3 +306,31 @@ fn the_warm_up_is_in_no_row_of_the_timeline() {
     let issued: u64 = csv.lines().skip(1).map(|l| l.split(',').nth(1).unwrap().parse::<u64>().unwrap()).sum();
     assert_eq!(issued, 50, "{csv}");
 }
+
+#[test]
+fn requests_in_flight_are_those_that_were_on_their_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(|conn| {
+        while conn.request().is_some() {
+            thread::sleep(Duration::from_millis(20));
+            conn.send(OK);
+        }
+    });
+    for (slots, warmup, asked) in [("1", "0", 1.0), ("4", "0", 4.0), ("4", "8", 4.0)] {
+        let args = ["-b", "{}", "-t", "1", "-c", slots, "-n", "40", "--warmup", warmup];
+        let (code, summary) = run(dir.path(), &server.url(), &args);
+        assert_eq!(code, 0, "{summary}");
+        let mean = summary["throughput"]["effective_concurrency"]["value"].as_f64().unwrap();
+        // A little less while the last ones end, never more.
+        assert!((asked * 0.6..=asked + 0.001).contains(&mean), "{slots} slots, warm-up {warmup}: {mean}");
+    }
+}
+
+#[test]
+fn a_body_file_without_an_end_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = ringload(dir.path(), &["run", "http://127.0.0.1:1/", "-B", "/dev/zero", "-n", "1"]);
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{text}");
+    assert!(text.contains("more than 1024 MiB"), "{text}");
+}

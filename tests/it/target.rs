@@ -617,3 +617,16 @@ fn a_reset_reaches_a_client_that_waits() {
     assert!(is_reset(&mut s));
     assert_eq!(t.stop().resets_injected, 1);
 }
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("precious");
+    std::fs::write(&path, "precious").unwrap();
+    let listen = format!("unix:{}", path.display());
+    let out = crate::support::ringload(dir.path(), &["target", "--listen", &listen, "-d", "10ms"]);
+    assert_ne!(out.status.code(), Some(0));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    let out = crate::support::ringload(dir.path(), &["run", "builtin:?bytes=100GB", "-n", "1"]);
+    assert_eq!(out.status.code(), Some(2), "{}", String::from_utf8_lossy(&out.stderr));
+}

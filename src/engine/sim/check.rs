@@ -208,8 +208,12 @@ fn run(seed: u64, folder: &std::path::Path) {
     assert_eq!(bytes.sent, bytes.sent_copied + bytes.sent_zero_copy + bytes.sent_file, "bytes by path");
     assert_eq!(result.series[Metric::RequestLatency as usize].count, buckets.succeeded);
     let [rows, chunks, responses] = &ring.spools[..] else { panic!("three spools") };
-    check_rows(&rows_of(rows), result);
-    check_kept(&rows_of(rows), chunks, responses, result);
+    let rows = rows_of(rows);
+    check_rows(&rows, result);
+    check_kept(&rows, chunks, responses, result);
+    let in_flight: u64 = result.timeline.rows().iter().map(|slice| slice.in_flight_ns).sum();
+    let of_requests: u64 = rows.iter().filter_map(|r| r.start.get().map(|start| r.done.since(Nanos(start)))).sum();
+    assert!(of_requests <= in_flight, "{of_requests} ns of requests, {in_flight} ns in flight");
     if plan.stop_session_on_failure || clean {
         assert!(log.too_early.is_empty(), "sent before the turn before was answered: {:?}", log.too_early);
     }
