@@ -145,6 +145,22 @@ impl Endpoint {
         matches!(self, Self::Chat | Self::ChatEmbeddings | Self::Responses | Self::Messages)
     }
 
+    /// Whether its answers can be streams.
+    pub const fn streams(self) -> bool {
+        matches!(
+            self,
+            Self::Chat
+                | Self::Completions
+                | Self::Responses
+                | Self::Messages
+                | Self::Generate
+                | Self::ImageGeneration
+                | Self::SolidoRag
+                | Self::Template
+                | Self::Raw
+        )
+    }
+
     /// Whether a `messages` array has a place in its bodies.
     pub const fn takes_messages(self) -> bool {
         self.takes_system()
@@ -225,6 +241,9 @@ impl Formatter {
         let endpoint = settings.endpoint;
         if settings.system.is_some() && !endpoint.takes_system() {
             return Err(Error::usage(format!("--system-prompt has no place in {} bodies", endpoint.name())));
+        }
+        if settings.streaming && !endpoint.streams() {
+            return Err(Error::usage(format!("--streaming: {} has no streams, leave it out", endpoint.name())));
         }
         if settings.system.as_deref().is_some_and(|text| text.trim().is_empty()) {
             return Err(Error::usage("--system-prompt is blank"));

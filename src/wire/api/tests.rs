@@ -40,6 +40,17 @@ fn media(value: &'static str) -> Vec<Media<'static>> {
 }
 
 #[test]
+fn a_stream_is_asked_only_of_apis_that_have_them() {
+    for endpoint in Endpoint::ALL {
+        let template = (endpoint == Endpoint::Template).then(|| "{}".to_owned());
+        let made = Formatter::new(Settings { streaming: true, template, ..settings(endpoint) });
+        assert_eq!(made.is_ok(), endpoint.streams(), "{}", endpoint.name());
+    }
+    let error = Formatter::new(Settings { streaming: true, ..settings(Endpoint::ChatEmbeddings) }).unwrap_err();
+    assert!(error.to_string().contains("--streaming: chat_embeddings has no streams"), "{error}");
+}
+
+#[test]
 fn the_examples_that_were_measured() {
     let hi = Content::text("hi");
     let chat = Settings { streaming: true, extra: extra(&[("temperature", "0")]), ..settings(Endpoint::Chat) };
