@@ -95,8 +95,9 @@ pub struct SourceFlags {
     #[arg(short = 'B', long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "dataset")]
     pub body_file: Option<PathBuf>,
     /// Order of the records; a pass sends each exactly once, whatever the threads (random: drawn with replacement)
-    #[arg(long, value_name = "ORDER", default_value = "sequential")]
-    pub order: OrderFlag,
+    /// [default: sequential]
+    #[arg(long, value_name = "ORDER")]
+    pub order: Option<OrderFlag>,
     /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub seed: u64,
@@ -133,15 +134,15 @@ pub struct LoadFlags {
     /// Open loop at this rate a second over all workers (0.5, 3k, 50/s)
     #[arg(short = 'R', long, value_name = "RPS", value_parser = units::parse_rate, conflicts_with = "schedule")]
     pub rate: Option<f64>,
-    /// Arrival process of -R: constant, poisson or gamma:SHAPE
-    #[arg(long, value_name = "PROCESS", default_value = "constant", value_parser = parse_arrival)]
-    pub arrival: crate::data::plan::Arrival,
+    /// Arrival process of a rate: constant, poisson or gamma:SHAPE [default: constant]
+    #[arg(long, value_name = "PROCESS", value_parser = parse_arrival)]
+    pub arrival: Option<crate::data::plan::Arrival>,
     /// Open loop at the dataset's own times
     #[arg(long)]
     pub schedule: bool,
-    /// Play the schedule so many times faster
-    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = parse_factor)]
-    pub speedup: f64,
+    /// Play the schedule so many times faster [default: 1]
+    #[arg(long, value_name = "X", value_parser = parse_factor)]
+    pub speedup: Option<f64>,
     /// Play only from this offset of the schedule on, included
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration, requires = "schedule")]
     pub from: Option<u64>,
@@ -157,30 +158,51 @@ pub struct LoadFlags {
     /// Longest delay of a later turn
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     pub delay_cap: Option<u64>,
-    /// What a failed turn does to its session
-    #[arg(long, value_name = "WHAT", default_value = "stop")]
-    pub on_failed_turn: OnFailedTurn,
-    /// After a stall: send the overdue, or count them as missed
-    #[arg(long, value_name = "WHAT", default_value = "on")]
-    pub catch_up: OnOff,
+    /// What a failed turn does to its session [default: stop]
+    #[arg(long, value_name = "WHAT")]
+    pub on_failed_turn: Option<OnFailedTurn>,
+    /// Stop after so many begun sessions; their later turns still follow
+    #[arg(long, value_name = "N", value_parser = units::parse_positive_count)]
+    pub sessions: Option<u64>,
+    /// So many users, of whom each sends a turn every USERS / RPS seconds, one session after the other
+    #[arg(long, value_name = "USERS", value_parser = units::parse_positive_count, requires = "rate",
+        conflicts_with_all = ["schedule", "stages", "rate_series", "ramp_up"])]
+    pub user_centric: Option<u64>,
+    /// Requests without a first token over all workers, at most
+    #[arg(long, value_name = "N", value_parser = units::parse_positive_count)]
+    pub prefill_concurrency: Option<u64>,
+    /// Break so many of the requests off, each chosen by the seed; they are `cut` and `cancelled`, and no errors
+    #[arg(long, value_name = "P%", value_parser = parse_cancel_rate)]
+    pub cancel_rate: Option<f64>,
+    /// How long after a request is sent it is broken off [default: 0s]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
+    pub cancel_after: Option<u64>,
+    /// After a stall: send the overdue, or count them as missed [default: on]
+    #[arg(long, value_name = "WHAT")]
+    pub catch_up: Option<OnOff>,
     /// Reach the full rate or concurrency linearly over this time
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     pub ramp_up: Option<u64>,
-    /// Rates as a list of stages TIME:RPS, as 10s:100,30s:1k
+    /// Stages of a rate TIME:RPS, as 10s:100,30s:1k, or of the requests in flight, TIME:cN, as 10s:c8,30s:c64
     #[arg(long, value_name = "LIST", value_parser = parse_stages, conflicts_with_all = ["rate", "schedule", "ramp_up"])]
     pub stages: Option<Stages>,
+    /// Rates over time out of a file: JSON points {time_s, qps} or lines SECONDS,RATE; straight lines between them
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+        conflicts_with_all = ["rate", "schedule", "ramp_up", "stages"])]
+    pub rate_series: Option<PathBuf>,
     /// Time or number of requests at the start that are left out of every figure
     #[arg(long, value_name = "TIME|N", value_parser = parse_warmup)]
     pub warmup: Option<crate::data::plan::Warmup>,
     /// Longest wait for those in flight after the stop; then they are cut
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::parse_duration)]
     pub drain: u64,
-    /// End the run when so many failed, or such a share (which counts once 100 have ended)
+    /// End the run when so many failed, or such a share: once 100 have ended, or when -n cannot bring it below any more
     #[arg(long, value_name = "N|P%", value_parser = parse_max_errors)]
     pub max_errors: Option<crate::data::plan::MaxErrors>,
     /// How a worker waits for the next due time: hybrid spins for the last 50 us
-    #[arg(long, value_name = "HOW", default_value = "hybrid")]
-    pub pace: PaceFlag,
+    /// [default: hybrid]
+    #[arg(long, value_name = "HOW")]
+    pub pace: Option<PaceFlag>,
     /// Open connections only as requests need them, inside the measured time
     #[arg(long)]
     pub cold: bool,
@@ -284,9 +306,9 @@ pub struct OutputFlags {
     /// With them the bodies, as inputs.json
     #[arg(long, requires = "aiperf_artifacts")]
     pub aiperf_inputs: bool,
-    /// What goes to stdout at the end
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub format_out: FormatOut,
+    /// What goes to stdout at the end [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub format_out: Option<FormatOut>,
     /// The same as --format-out json
     #[arg(long)]
     pub json: bool,
@@ -621,17 +643,46 @@ impl std::str::FromStr for Repeat {
 
 /// `--stages`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stages(pub Vec<crate::data::plan::Segment>);
+pub enum Stages {
+    /// Of a rate, a second.
+    Rate(Vec<crate::data::plan::Segment>),
+    /// Of the requests in flight.
+    Concurrency(Vec<crate::data::plan::Segment>),
+}
 
 fn parse_stages(text: &str) -> Result<Stages, String> {
     let mut segments = Vec::new();
+    let mut in_flight = 0;
     for part in text.split(',') {
-        let (time, rate) = part.trim().split_once(':').ok_or("expected stages as TIME:RPS, as 10s:100,30s:1k")?;
+        let (time, value) = part
+            .trim()
+            .split_once(':')
+            .ok_or("expected stages as TIME:RPS (10s:100,30s:1k) or TIME:cN (10s:c8,30s:c64)")?;
         let duration_ns = units::parse_positive_duration(time)?;
-        let rate = if rate.trim() == "0" { 0.0 } else { units::parse_rate(rate)? };
-        segments.push(crate::data::plan::Segment { duration_ns, from: rate, to: rate });
+        let value = match value.trim() {
+            "0" => 0.0,
+            text => match text.strip_prefix('c') {
+                Some(n) => {
+                    in_flight += 1;
+                    units::parse_positive_count(n)? as f64
+                }
+                None => units::parse_rate(text)?,
+            },
+        };
+        segments.push(crate::data::plan::Segment { duration_ns, from: value, to: value });
     }
-    Ok(Stages(segments))
+    match in_flight {
+        0 => Ok(Stages::Rate(segments)),
+        n if n == segments.len() => Ok(Stages::Concurrency(segments)),
+        _ => Err("expected all stages as rates, or all as requests in flight (cN)".into()),
+    }
+}
+
+fn parse_cancel_rate(text: &str) -> Result<f64, String> {
+    match text.trim().trim_end_matches('%').trim().parse::<f64>() {
+        Ok(p) if p > 0.0 && p <= 100.0 => Ok(p),
+        _ => Err("expected a share above 0% and at most 100%, such as 10%".into()),
+    }
 }
 
 fn parse_arrival(text: &str) -> Result<crate::data::plan::Arrival, String> {
@@ -717,7 +768,8 @@ choice! {
     /// `--reuse`.
     ReuseFlag { /// As long as both sides allow
     KeepAlive, /// A connection a request
-    Never }
+    Never, /// A connection a session
+    Session }
 }
 choice! {
     /// `--stream`.
@@ -799,7 +851,12 @@ mod tests {
 
     #[test]
     fn stages_are_times_and_rates() {
-        assert_eq!(parse_stages("10s:100,30s:1k").unwrap().0[1].to, 1000.0);
-        assert!(parse_stages("10s").is_err() && parse_stages("x:1").is_err());
+        let Stages::Rate(rates) = parse_stages("10s:100,30s:1k").unwrap() else { panic!("no rates") };
+        assert_eq!(rates[1].to, 1000.0);
+        let Stages::Concurrency(slots) = parse_stages("10s:c8, 1m:c64").unwrap() else { panic!("none in flight") };
+        assert_eq!((slots[0].to, slots[1].duration_ns), (8.0, 60_000_000_000));
+        for wrong in ["10s", "x:1", "10s:c8,5s:10", "10s:c0", "10s:-1"] {
+            assert!(parse_stages(wrong).is_err(), "{wrong}");
+        }
     }
 }

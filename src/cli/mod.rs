@@ -9,6 +9,7 @@ mod doctor;
 mod export;
 pub mod flags;
 mod hints;
+mod load;
 pub mod plan;
 mod progress;
 mod report;
@@ -32,18 +33,30 @@ use flags::{Cli, Command};
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     signal::ignore_file_limit();
     let args: Vec<OsString> = args.into_iter().collect();
-    let args = match config::with_config(&args, &command()) {
-        Ok(args) => args,
+    let typed = args;
+    let configured = match config::with_config(&typed, &command()) {
+        Ok(configured) => configured,
         Err(error) => {
             terminal::say_error(&error);
             return ExitCode::from(error.exit_code());
         }
     };
-    let cli = match parse(&args) {
+    let file = configured.file.as_deref();
+    let cli = match parse(&configured.args) {
         Ok(cli) => cli,
-        Err(error) => return hints::show(&error),
+        Err(error) => return hints::show(&error, &typed, file),
     };
-    match call(cli.command) {
+    let mut phases = Vec::with_capacity(configured.phases.len());
+    for phase in configured.phases {
+        match parse(&phase.args) {
+            Ok(Cli { command: Command::Run(flags) }) => {
+                phases.push(run::PhaseFlags { name: phase.name, seamless: phase.seamless, flags });
+            }
+            Ok(_) => unreachable!("a config is put into the arguments of run alone"),
+            Err(error) => return hints::show(&error, &typed, file),
+        }
+    }
+    match call(cli.command, &phases) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             // Whoever was interrupted in the middle of something does not know by which signal.
@@ -69,6 +82,9 @@ fn with_variables(command: clap::Command) -> clap::Command {
         let variable = format!("RINGLOAD_{}", long.to_ascii_uppercase().replace('-', "_"));
         let arg = if matches!(arg.get_action(), clap::ArgAction::SetTrue) {
             arg.value_parser(clap::builder::FalseyValueParser::new())
+        } else if is_number(&arg) {
+            // So that `-n -5` is told what is wrong with -5, and not that there is no flag -5.
+            arg.allow_hyphen_values(true)
         } else {
             arg
         };
@@ -77,14 +93,25 @@ fn with_variables(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_variables)
 }
 
+/// True for a flag whose value is a number, a time, a share or a list of them, and never a word.
+fn is_number(arg: &clap::Arg) -> bool {
+    let names = arg.get_value_names().unwrap_or_default();
+    names.iter().any(|n| {
+        matches!(
+            n.as_str(),
+            "N" | "TIME" | "RPS" | "X" | "USERS" | "P%" | "N|P%" | "TIME|N" | "N|forever" | "SIZE" | "SIZES" | "LIST"
+        )
+    })
+}
+
 fn parse(args: &[OsString]) -> std::result::Result<Cli, clap::Error> {
     let matches = command().try_get_matches_from(args)?;
     Cli::from_arg_matches(&matches)
 }
 
-fn call(command: Command) -> Result<u8> {
+fn call(command: Command, phases: &[run::PhaseFlags]) -> Result<u8> {
     match command {
-        Command::Run(flags) => run::run(&flags),
+        Command::Run(flags) => run::run(&flags, phases),
         Command::Build(flags) => build::build(&flags),
         Command::Inspect(flags) => build::inspect(&flags),
         Command::Cache(flags) => cache::cache(&flags),

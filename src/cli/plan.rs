@@ -8,23 +8,27 @@ use std::{
 
 use super::{
     flags::{
-        LoadFlags, OnFailedTurn, OnOff, OrderFlag, PaceFlag, Repeat, RequestFlags, ReuseFlag, RunFlags, SendFlag,
-        StreamEnd, StreamFlag,
+        LoadFlags, OnFailedTurn, OnOff, OrderFlag, PaceFlag, RequestFlags, ReuseFlag, RunFlags, SendFlag, StreamEnd,
+        StreamFlag,
     },
+    load::{self, Load},
     url::Url,
 };
 use crate::{
     data::{
         Error, Result, limits,
         plan::{
-            CatchUp, GoodputLimit, Order, Pace, Plan, RequestHead, Reuse, Secret, Segment, SendPath, Shape, Stop,
-            StreamMode, Target, Timeouts,
+            CatchUp, GoodputLimit, Order, Pace, Plan, RequestHead, Reuse, Secret, SendPath, Shape, StreamMode, Target,
+            Timeouts,
         },
     },
     report::threshold,
     sys::{cpu, limit},
     wire::request,
 };
+
+/// Requests in flight of a closed loop without `-c`.
+pub const CONCURRENCY: u64 = 64;
 
 /// Which cores serve what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +52,9 @@ pub fn urls(flags: &RunFlags) -> Result<Vec<Url>> {
             return Err(Error::usage(format!("URL '{text}': a number is no URL{hint}")));
         }
         urls.push(Url::parse(text)?);
+    }
+    if let (Url::Builtin { .. }, Some(resolve)) = (&urls[0], flags.request.resolve.first()) {
+        return Err(Error::usage(format!("--resolve '{resolve}': builtin: has no host name to resolve; leave it out")));
     }
     if urls.len() > 1 && urls.iter().any(|u| matches!(u, Url::Builtin { .. })) {
         return Err(Error::usage("builtin: cannot be one of several URLs"));
@@ -113,10 +120,11 @@ pub fn place(load: &LoadFlags, server_threads: Option<usize>) -> Result<Placemen
         Some(list) => {
             let cores = cpu::parse_list(list)?;
             if let Some(core) = cores.iter().find(|c| !allowed.contains(c)) {
-                return Err(Error::usage(format!(
-                    "--cores {list}: core {core} is not allowed here; allowed are {}",
-                    list_of(&allowed)
-                )));
+                return Err(Error::Environment {
+                    call: "--cores",
+                    what: format!("core {core} of {list} is not among the allowed {}", list_of(&allowed)),
+                    cure: "choose allowed ones, or widen the mask (taskset, cpuset)".into(),
+                });
             }
             cores
         }
@@ -171,7 +179,9 @@ fn list_of(cores: &[u32]) -> String {
 /// What is sent, as far as the plan must know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// Records of a dataset.
+    /// Records of a dataset, some of which are later turns.
+    Sessions,
+    /// Records of a dataset, each by itself.
     Dataset,
     /// One body, or none, again and again.
     Inline,
@@ -180,31 +190,43 @@ pub enum Sent {
 /// The plan of a run.
 ///
 /// Errors: flags that contradict each other or do not go with what is sent, and limits that the machine has not got.
-pub fn plan(flags: &RunFlags, targets: Vec<Target>, sent: Sent, placement: &Placement) -> Result<Plan> {
+pub fn plan(
+    flags: &RunFlags,
+    phase: Option<&str>,
+    targets: Vec<Target>,
+    sent: Sent,
+    placement: &Placement,
+) -> Result<Plan> {
     let load = &flags.load;
-    let shape = shape(load, sent)?;
-    let stop = stop(flags, sent, &shape);
-    let open_loop = !matches!(shape, Shape::Closed);
-    let (concurrency, connections) = slots(load, open_loop)?;
+    let made = Load::new(flags, sent)?;
+    let stop = made.stop(flags, sent);
+    let open_loop = !matches!(made.shape, Shape::Closed);
+    let (concurrency, connections) = slots(load, made.concurrency(load), open_loop)?;
+    let prefill = load.prefill_concurrency.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+    let users = if let Shape::Users { users, .. } = made.shape { users } else { u32::MAX };
     let mut cores = placement.workers.clone();
     // A worker without a slot would only wait.
-    cores.truncate((connections.min(concurrency) as usize).max(1));
+    cores.truncate((connections.min(concurrency).min(prefill.unwrap_or(u32::MAX)).min(users) as usize).max(1));
     let goodput = goodput(flags)?;
     let shared_core = placement.workers.len() > 1 && has_duplicates(&placement.workers)
         || placement.server.iter().any(|s| placement.workers.contains(s));
     let tls = flags.tls.plan(&targets)?;
     Ok(Plan {
+        phase: phase.map(str::to_owned),
         targets,
         tls,
         head: head(&flags.request)?,
-        shape,
-        catch_up: if load.catch_up == OnOff::On { CatchUp::On } else { CatchUp::Off },
+        shape: made.shape,
+        ramp: made.ramp,
+        prefill,
+        cancel: load::cancel(load),
+        catch_up: if load.catch_up == Some(OnOff::Off) { CatchUp::Off } else { CatchUp::On },
         concurrency,
         concurrency_asked: load.concurrency.is_some(),
         connections,
         stop,
         warmup: load.warmup.unwrap_or(crate::data::plan::Warmup::None),
-        order: match flags.source.order {
+        order: match flags.source.order.unwrap_or(OrderFlag::Sequential) {
             OrderFlag::Sequential => Order::Sequential,
             OrderFlag::Shuffle => Order::Shuffle,
             OrderFlag::Random => Order::Random,
@@ -219,6 +241,7 @@ pub fn plan(flags: &RunFlags, targets: Vec<Target>, sent: Sent, placement: &Plac
         reuse: match flags.request.reuse {
             ReuseFlag::KeepAlive => Reuse::KeepAlive,
             ReuseFlag::Never => Reuse::Never,
+            ReuseFlag::Session => Reuse::Session,
         },
         send: match flags.request.send {
             SendFlag::Auto => SendPath::Auto,
@@ -232,7 +255,7 @@ pub fn plan(flags: &RunFlags, targets: Vec<Target>, sent: Sent, placement: &Plac
             StreamFlag::Off => StreamMode::Off,
         },
         stream_end_any: flags.request.stream_end == StreamEnd::Any,
-        pace: match load.pace {
+        pace: match load.pace.unwrap_or(PaceFlag::Hybrid) {
             PaceFlag::Sleep => Pace::Sleep,
             // Spinning on a core that somebody else needs makes both late.
             PaceFlag::Hybrid if shared_core => Pace::Sleep,
@@ -244,7 +267,7 @@ pub fn plan(flags: &RunFlags, targets: Vec<Target>, sent: Sent, placement: &Plac
         preconnect: !load.cold && flags.request.reuse != ReuseFlag::Never,
         ignore_delays: load.ignore_delays,
         delay_cap_ns: load.delay_cap.unwrap_or(u64::MAX),
-        stop_session_on_failure: load.on_failed_turn == OnFailedTurn::Stop,
+        stop_session_on_failure: load.on_failed_turn != Some(OnFailedTurn::Continue),
     })
 }
 
@@ -262,61 +285,11 @@ fn has_duplicates(cores: &[Option<u32>]) -> bool {
     cores.iter().enumerate().any(|(i, c)| c.is_some() && cores[..i].contains(c))
 }
 
-fn shape(load: &LoadFlags, sent: Sent) -> Result<Shape> {
-    if load.schedule {
-        if sent == Sent::Inline {
-            return Err(Error::usage(
-                "--schedule: there are no times without a dataset; give one with -f, or a rate with -R",
-            ));
-        }
-        let (from_ns, to_ns) = (load.from.unwrap_or(0), load.to.unwrap_or(u64::MAX));
-        if to_ns < from_ns {
-            return Err(Error::usage("--to comes before --from"));
-        }
-        let max_gap_ns = load.max_gap.unwrap_or(u64::MAX);
-        return Ok(Shape::Schedule { speedup: load.speedup, from_ns, to_ns, max_gap_ns });
-    }
-    if load.speedup != 1.0 {
-        return Err(Error::usage("--speedup goes with --schedule"));
-    }
-    let curve = match (&load.stages, load.rate) {
-        (Some(stages), _) => stages.0.clone(),
-        (None, Some(rate)) => {
-            let ramp = load.ramp_up.unwrap_or(0);
-            let full = Segment { duration_ns: 0, from: rate, to: rate };
-            if ramp > 0 { vec![Segment { duration_ns: ramp, from: 0.0, to: rate }, full] } else { vec![full] }
-        }
-        (None, None) => {
-            if load.ramp_up.is_some() {
-                return Err(Error::usage("--ramp-up goes with -R"));
-            }
-            return Ok(Shape::Closed);
-        }
-    };
-    Ok(Shape::Rate { arrival: load.arrival, curve })
-}
-
-fn stop(flags: &RunFlags, sent: Sent, shape: &Shape) -> Stop {
-    let load = &flags.load;
-    let staged = load.stages.as_ref().map(|s| s.0.iter().map(|s| s.duration_ns).sum::<u64>());
-    let bounded = load.duration.is_some() || load.requests.is_some();
-    let passes = match flags.source.repeat {
-        Some(Repeat::Times(n)) => Some(n),
-        Some(Repeat::Forever) => None,
-        // A schedule is played once; a dataset goes on for as long as a time or a count says.
-        None if matches!(shape, Shape::Schedule { .. }) => Some(1),
-        None if sent == Sent::Dataset && !bounded && staged.is_none() => Some(1),
-        None => None,
-    };
-    let duration_ns = load.duration.or(staged).or((!bounded && passes.is_none()).then_some(10_000_000_000));
-    Stop { requests: load.requests, duration_ns, passes, drain_ns: load.drain, max_errors: load.max_errors }
-}
-
 /// Requests in flight, and sockets, at most.
-fn slots(load: &LoadFlags, open_loop: bool) -> Result<(u32, u32)> {
+fn slots(load: &LoadFlags, concurrency: Option<u64>, open_loop: bool) -> Result<(u32, u32)> {
     let most = u64::from(limits::CONNECTIONS_PER_WORKER_MAX);
     let too_many = |flag: &str, n: u64| Error::usage(format!("{flag} {n}: at most {most}"));
-    let asked = load.concurrency.or(load.connections.filter(|_| !open_loop));
+    let asked = concurrency.or(load.connections.filter(|_| !open_loop));
     let concurrency = match asked {
         Some(n) if n > most => return Err(too_many("-c", n)),
         Some(n) => n,
@@ -324,7 +297,7 @@ fn slots(load: &LoadFlags, open_loop: bool) -> Result<(u32, u32)> {
             let (_, hard) = limit::open_files();
             u64::from(limits::OPEN_LOOP_CONNECTIONS).min(hard.saturating_sub(limits::FILES_RESERVED)).max(1)
         }
-        None => 64,
+        None => CONCURRENCY,
     };
     let connections = load.connections.unwrap_or(concurrency);
     if connections > most {

@@ -18,22 +18,25 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter for a plan over `records` records.
-    pub fn new(plan: &Plan, records: u64) -> Self {
-        let records = plan.stop.passes.map(|p| p.saturating_mul(records));
+    /// A meter for the plans of all phases over `records` records.
+    pub fn new(plans: &[&Plan], records: u64) -> Self {
+        // The whole is known where every phase ends by the same measure.
+        let sum = |of: fn(&Plan) -> Option<u64>| {
+            plans.iter().map(|p| of(p)).try_fold(0u64, |sum, n| Some(sum.saturating_add(n?)))
+        };
         Self {
             line: ProgressLine::new(),
             last: None,
-            requests: plan.stop.requests,
-            duration_ns: plan.stop.duration_ns,
-            records,
+            requests: sum(|p| p.stop.requests),
+            duration_ns: sum(|p| p.stop.duration_ns),
+            records: sum(|p| p.stop.passes).map(|p| p.saturating_mul(records)),
         }
     }
 
     /// Takes new counters; prints when a second is over.
     pub fn observe(&mut self, now: &Progress) {
         let (since_ns, last) = match &self.last {
-            None => (now.elapsed_ns, Progress { elapsed_ns: 0, counts: Default::default(), p99_ns: None }),
+            None => (now.elapsed_ns, Progress { phase: 0, elapsed_ns: 0, counts: Default::default(), p99_ns: None }),
             Some(last) => (now.elapsed_ns.saturating_sub(last.elapsed_ns), *last),
         };
         if since_ns < units::SECOND {

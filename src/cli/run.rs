@@ -1,6 +1,9 @@
 //! `ringload run`: the main job, from flags to exit status.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use super::{
     dataset,
@@ -31,13 +34,30 @@ use crate::{
     target,
 };
 
-/// Runs, prints, and returns the exit status.
+/// The flags of one phase of a run.
+#[derive(Debug)]
+pub struct PhaseFlags {
+    /// Its name.
+    pub name: String,
+    /// It begins when the one before has issued everything, and not only when that is drained.
+    pub seamless: bool,
+    /// All flags, those of the run included.
+    pub flags: Box<RunFlags>,
+}
+
+/// Runs, prints, and returns the exit status. Without phases the run is one of `flags`.
 ///
 /// Errors: whatever keeps the run from beginning.
-pub fn run(flags: &RunFlags) -> Result<u8> {
+pub fn run(flags: &RunFlags, phases: &[PhaseFlags]) -> Result<u8> {
     check_output(&flags.output)?;
     let urls = plan::urls(flags)?;
     let judged = Judged::new(flags)?;
+    if flags.output.json && flags.output.format_out == Some(FormatOut::Text) {
+        return Err(Error::usage("--json: contradicts --format-out text; leave one of them out"));
+    }
+    if !phases.is_empty() && flags.output.repeats > 1 {
+        return Err(Error::usage("--repeats: a run of several phases is played once; leave it out"));
+    }
     let options = match &urls[0] {
         Url::Builtin { options, .. } => Some(target::Options::parse(options)?),
         _ => None,
@@ -50,10 +70,12 @@ pub fn run(flags: &RunFlags) -> Result<u8> {
     let targets = if options.is_some() { Vec::new() } else { plan::targets(&urls, &flags.request)? };
     engine::check_tls(&flags.tls.plan(&targets)?, &targets)?;
     let source = Source::open(flags)?;
-    let once = Once { flags, urls: &urls, options, placement, targets, source, judged };
+    let once = Once { flags, phases, urls: &urls, options, placement, targets, source, judged };
     if flags.load.dry_run {
         let server = once.server()?;
-        terminal::result(&dry_run(&once.plan(server.as_ref())?, &once.source))?;
+        for plan in once.plans(server.as_ref())? {
+            terminal::result(&dry_run(&plan, &once.source)?)?;
+        }
         return Ok(0);
     }
     let folder = out_folder(flags)?;
@@ -62,29 +84,28 @@ pub fn run(flags: &RunFlags) -> Result<u8> {
     let mut codes = Vec::new();
     for k in 1..=repeats {
         let dir = folder.as_ref().map(|f| if repeats > 1 { f.join(k.to_string()) } else { f.clone() });
-        let mut dir = dir.map(|d| RunDir::prepare(&d)).transpose()?;
-        let (summary, merged, kept) = once.run(dir.as_mut())?;
-        if once.form() == FormatOut::Text {
-            let colour = if terminal::colour() { text::Colour::On } else { text::Colour::Off };
-            let gap = if k > 1 { "\n" } else { "" };
-            terminal::result(&format!("{gap}{}", text::render(&summary, &merged.samples, colour)))?;
+        for (summary, merged, kept) in once.run(dir.as_deref())? {
+            if once.form() == FormatOut::Text {
+                let colour = if terminal::colour() { text::Colour::On } else { text::Colour::Off };
+                let gap = if summaries.is_empty() { "" } else { "\n" };
+                terminal::result(&format!("{gap}{}", text::render(&summary, &merged.samples, colour)))?;
+            }
+            codes.push(code_of(&summary));
+            // What was measured is told even when it cannot be kept.
+            if let Err(error) = kept {
+                terminal::say_error(&error);
+                codes.push(error.exit_code());
+            }
+            summaries.push(summary);
         }
-        codes.push(code_of(&summary));
-        // What was measured is told even when it cannot be kept.
-        if let Err(error) = kept {
-            terminal::say_error(&error);
-            codes.push(error.exit_code());
-        }
-        let signalled = summary.signal.is_some();
-        summaries.push(summary);
-        if signalled {
+        if summaries.last().is_some_and(|s| s.signal.is_some()) {
             break;
         }
     }
     match once.form() {
         FormatOut::Text => {}
         FormatOut::Json => terminal::result(&match summaries.as_slice() {
-            [summary] => summary.to_json(),
+            [summary] if phases.is_empty() => summary.to_json(),
             several => json_array(several),
         })?,
         FormatOut::Csv => {
@@ -120,6 +141,7 @@ fn json_array(summaries: &[Summary]) -> String {
 /// All that repeats of a run have in common.
 struct Once<'a> {
     flags: &'a RunFlags,
+    phases: &'a [PhaseFlags],
     urls: &'a [Url],
     options: Option<target::Options>,
     placement: Placement,
@@ -131,7 +153,7 @@ struct Once<'a> {
 impl Once<'_> {
     /// What goes to stdout at the end.
     fn form(&self) -> FormatOut {
-        if self.flags.output.json { FormatOut::Json } else { self.flags.output.format_out }
+        if self.flags.output.json { FormatOut::Json } else { self.flags.output.format_out.unwrap_or(FormatOut::Text) }
     }
 
     /// Starts the built-in server, if the run has one.
@@ -139,41 +161,94 @@ impl Once<'_> {
         self.options.as_ref().map(|options| Server::start(options, &self.placement)).transpose()
     }
 
-    fn plan(&self, server: Option<&Server>) -> Result<Plan> {
+    /// The plans of all phases: one without phases.
+    fn plans(&self, server: Option<&Server>) -> Result<Vec<Plan>> {
+        if self.phases.is_empty() {
+            return Ok(vec![self.plan(self.flags, None, server)?]);
+        }
+        let of = |p: &PhaseFlags| {
+            self.plan(&p.flags, Some(&p.name), server).map_err(|error| match error {
+                Error::Usage(what) => Error::usage(format!("phase {}: {what}", p.name)),
+                other => other,
+            })
+        };
+        let mut plans = self.phases.iter().map(of).collect::<Result<Vec<_>>>()?;
+        // Every worker is there in every phase; one without a slot only waits in it.
+        let most = plans.iter().map(|p| p.cores.len()).max().unwrap_or(1);
+        let cores = plans.iter().map(|p| &p.cores).find(|c| c.len() == most).cloned().unwrap_or_default();
+        for plan in &mut plans {
+            plan.cores.clone_from(&cores);
+        }
+        Ok(plans)
+    }
+
+    fn plan(&self, flags: &RunFlags, phase: Option<&str>, server: Option<&Server>) -> Result<Plan> {
         let mut targets = self.targets.clone();
         if let (Some(server), Url::Builtin { path, .. }) = (server, &self.urls[0]) {
             let mut target = server.target(path)?;
             plan::override_parts(&mut target, &self.flags.request);
             targets.push(target);
         }
-        let mut plan = plan::plan(self.flags, targets, self.source.sent(), &self.placement)?;
+        let mut plan = plan::plan(flags, phase, targets, self.source.sent(), &self.placement)?;
         plan.head.body_digest |= self.options.as_ref().is_some_and(|o| o.mode == target::Mode::Check);
         Ok(plan)
     }
 
-    /// One run; the last part says whether it could be written to its directory.
-    fn run(&self, dir: Option<&mut RunDir>) -> Result<(Summary, Merged, Result<()>)> {
+    /// One run: an entry for each phase that was begun. The last part of it says whether it could be written to its directory.
+    fn run(&self, dir: Option<&Path>) -> Result<Vec<(Summary, Merged, Result<()>)>> {
+        let folder = |phase: Option<&PhaseFlags>| dir.map(|d| phase.map_or(d.to_path_buf(), |p| d.join(&p.name)));
+        let folders: Vec<_> = if self.phases.is_empty() {
+            vec![folder(None)]
+        } else {
+            self.phases.iter().map(|p| folder(Some(p))).collect()
+        };
+        let dirs =
+            folders.into_iter().map(|d| d.map(|d| RunDir::prepare(&d)).transpose()).collect::<Result<Vec<_>>>()?;
         let server = self.server()?;
-        let plan = self.plan(server.as_ref())?;
+        let plans = self.plans(server.as_ref())?;
         let keeping = Keeping::new(&self.flags.output);
-        let keep = dir.as_ref().and_then(|dir| keeping.keep(dir));
-        let mut result = drive(self.flags, &plan, &self.source, keep.as_ref())?;
-        result.target = server.map(|s| s.running.stop());
-        let mut merged = report::merge(&result);
+        let mut legs = Vec::with_capacity(plans.len());
+        for (i, (plan, dir)) in plans.iter().zip(&dirs).enumerate() {
+            let keep = dir.as_ref().and_then(|dir| keeping.keep(dir));
+            let seamless = self.phases.get(i + 1).is_some_and(|next| next.seamless);
+            legs.push(engine::Phase { plan: plan.clone(), seamless, keep });
+        }
+        let mut results = drive(self.flags, legs, &self.source)?;
+        let counts = server.map(|s| s.running.stop());
+        // The server does not tell phases apart: its counts, of all of them, stand with the last.
+        if let Some(last) = results.last_mut() {
+            last.target = counts;
+            if plans.len() > 1 && counts.is_some() {
+                last.notes.push("the target's counts are those of all phases".into());
+            }
+        }
+        let ended = plans.iter().zip(results).zip(dirs);
+        ended.map(|((plan, result), dir)| self.finish(plan, &result, dir, &keeping)).collect()
+    }
+
+    /// The figures of one phase, written to its directory.
+    fn finish(
+        &self,
+        plan: &Plan,
+        result: &RunResult,
+        mut dir: Option<RunDir>,
+        keeping: &Keeping,
+    ) -> Result<(Summary, Merged, Result<()>)> {
+        let mut merged = report::merge(result);
         merged.hide_secrets(&plan.head);
         let counted = match (&dir, &self.judged.counter) {
-            (Some(dir), Some(counter)) => count_tokens(dir, counter, &plan, &result, &mut merged).map(Some),
+            (Some(dir), Some(counter)) => count_tokens(dir, counter, plan, result, &mut merged).map(Some),
             _ => Ok(None),
         };
         let asked = Asked {
-            plan: &plan,
+            plan,
             dataset: &self.source.facts,
             percentiles: &self.judged.percentiles,
             thresholds: &self.judged.thresholds,
         };
-        let mut summary = Summary::new(&asked, &result, &merged);
+        let mut summary = Summary::new(&asked, result, &merged);
         let told = counted.map(|counted| summary.counted_tokens = counted);
-        let Some(dir) = dir else { return Ok((summary, merged, told)) };
+        let Some(dir) = &mut dir else { return Ok((summary, merged, told)) };
         let wanted = Wanted {
             records: keeping.records,
             responses: self.flags.output.keep_responses.is_some(),
@@ -334,7 +409,11 @@ impl Source {
     }
 
     fn sent(&self) -> Sent {
-        if self.facts.format.is_empty() || self.facts.format == "inline" { Sent::Inline } else { Sent::Dataset }
+        match self.facts.format.as_str() {
+            "" | "inline" => Sent::Inline,
+            _ if self.view.is_flat() => Sent::Dataset,
+            _ => Sent::Sessions,
+        }
     }
 }
 
@@ -375,10 +454,11 @@ fn out_folder(flags: &RunFlags) -> Result<Option<PathBuf>> {
 }
 
 /// Drives the engine, with a progress line.
-fn drive(flags: &RunFlags, plan: &Plan, source: &Source, keep: Option<&Keep>) -> Result<RunResult> {
+fn drive(flags: &RunFlags, phases: Vec<engine::Phase>, source: &Source) -> Result<Vec<RunResult>> {
     let quiet = flags.output.quiet || !terminal::stderr_is_terminal();
-    let mut meter = (!quiet).then(|| Meter::new(plan, source.facts.records));
-    let result = engine::run(plan.clone(), source.view.clone(), keep, &mut |progress| {
+    let plans: Vec<&Plan> = phases.iter().map(|p| &p.plan).collect();
+    let mut meter = (!quiet).then(|| Meter::new(&plans, source.facts.records));
+    let result = engine::run_phases(phases, source.view.clone(), &mut |progress| {
         if let Some(meter) = &mut meter {
             meter.observe(progress);
         }
@@ -390,8 +470,10 @@ fn drive(flags: &RunFlags, plan: &Plan, source: &Source, keep: Option<&Keep>) ->
 }
 
 /// The plan in words, for `--dry-run`.
-fn dry_run(plan: &Plan, source: &Source) -> String {
-    let mut lines = vec!["nothing is sent: this is the plan".to_owned()];
+fn dry_run(plan: &Plan, source: &Source) -> Result<String> {
+    let preview = engine::preview(plan, &source.view)?;
+    let of = plan.phase.as_ref().map_or(String::new(), |name| format!(" of phase {name}"));
+    let mut lines = vec![format!("nothing is sent: this is the plan{of}")];
     for target in &plan.targets {
         lines.push(format!(
             "target       {} ({} addresses, {})",
@@ -413,24 +495,34 @@ fn dry_run(plan: &Plan, source: &Source) -> String {
     lines.push(format!("shape        {}", shape_in_words(&plan.shape)));
     let end = |n: Option<String>, what: &str| n.map_or(String::new(), |n| format!("{n} {what}; "));
     lines.push(format!(
-        "end          {}{}{}then a drain of {} at most",
+        "end          {}{}{}{}then a drain of {} at most",
         end(plan.stop.requests.map(show_count), "requests"),
         end(plan.stop.duration_ns.map(show_duration), ""),
+        end(plan.stop.sessions.map(show_count), "sessions"),
         end(plan.stop.passes.map(show_count), "passes"),
         show_duration(plan.stop.drain_ns)
     ));
     for (w, core) in plan.cores.iter().enumerate() {
-        let share = |n: u64| Plan::share(n, w, plan.workers());
+        let part = &preview.workers[w];
+        let due: Vec<String> = part.first_due_ns.iter().map(|&ns| show_duration(ns)).collect();
         lines.push(format!(
-            "worker {w:<5} core {}, {} connections{}",
+            "worker {w:<5} core {}, {} in flight over {} connections{}{}",
             core.map_or("any".to_owned(), |c| c.to_string()),
-            show_count(share(u64::from(plan.connections.min(plan.concurrency)))),
-            plan.stop.requests.map_or(String::new(), |n| format!(", {} requests", show_count(share(n)))),
+            show_count(u64::from(part.slots)),
+            show_count(u64::from(part.connections)),
+            part.requests.map_or(String::new(), |n| format!(", {} requests", show_count(n))),
+            match due.as_slice() {
+                [] => ", due when a slot is free".to_owned(),
+                due => format!(", first due at {}", due.join(", ")),
+            }
         ));
     }
+    lines.push(format!("bodies sent  {}", preview.send));
+    let memory: Vec<String> = preview.memory.iter().map(|(what, n)| format!("{what} {}", show_size(*n))).collect();
+    lines.push(format!("memory       {}", memory.join(", ")));
     lines.push(format!("seed         {}", plan.seed));
     lines.push(String::new());
-    lines.join("\n")
+    Ok(lines.join("\n"))
 }
 
 fn shape_in_words(shape: &Shape) -> String {
@@ -444,5 +536,6 @@ fn shape_in_words(shape: &Shape) -> String {
             format!("open loop, {arrival:?} arrivals, {}", stages.join(", "))
         }
         Shape::Schedule { speedup, .. } => format!("the dataset's own times, {speedup} times as fast"),
+        Shape::Users { users, rps } => format!("{users} users, {rps} turns a second in all"),
     }
 }

@@ -7,6 +7,8 @@ pub const CONNECTIONS_PER_WORKER_MAX: u32 = 1 << 20;
 /// In-flight cap of an open loop without `-c`: enough to hide a stall of seconds at common rates, few enough that the local
 /// ports (about 28,000 an address) and the usual file limits hold.
 pub const OPEN_LOOP_CONNECTIONS: u32 = 16_384;
+/// Ended requests from which on a share of failures (`--max-errors P%`) can end a run: fewer say little about a share.
+pub const ERROR_SHARE_FLOOR: u64 = 100;
 /// Files that the process needs beside its connections: rings, dataset, terminal, target listeners, epoll.
 pub const FILES_RESERVED: u64 = 48;
 

@@ -104,6 +104,23 @@ pub enum Shape {
         /// Idle gaps longer than this are shortened to it, nanoseconds of the trace.
         max_gap_ns: u64,
     },
+    /// So many users, each of whom sends a turn every `users / rps` seconds; whose session is over is followed by a new one.
+    /// The users together send `rps` turns a second, evenly spaced.
+    Users {
+        /// At least 1.
+        users: u32,
+        /// Turns a second over all users.
+        rps: f64,
+    },
+}
+
+/// Requests that the client breaks off on purpose.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cancel {
+    /// Which share of the measured requests, above 0 and at most 1; chosen by seed and running number.
+    pub share: f64,
+    /// How long after the last byte of the request was taken by the kernel, nanoseconds.
+    pub after_ns: u64,
 }
 
 /// What happens to a request that is overdue when a slot is free again.
@@ -133,6 +150,8 @@ pub struct Stop {
     pub requests: Option<u64>,
     /// After so long (`-d`), nanoseconds.
     pub duration_ns: Option<u64>,
+    /// After so many sessions were begun (`--sessions`); their later turns still follow.
+    pub sessions: Option<u64>,
     /// After so many passes over the dataset.
     pub passes: Option<u64>,
     /// Longest wait for those in flight, nanoseconds.
@@ -146,7 +165,8 @@ pub struct Stop {
 pub enum MaxErrors {
     /// So many failures.
     Count(u64),
-    /// So many percent of the issued, once 100 are done.
+    /// So many percent of the ended: once [`super::limits::ERROR_SHARE_FLOOR`] have ended, as soon as no end of the run can bring
+    /// the share below it, and at the end.
     Percent(f64),
 }
 
@@ -260,6 +280,8 @@ pub struct GoodputLimit {
 /// The whole plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// Name of the phase that it is the plan of; none for a run of one.
+    pub phase: Option<String>,
     /// At least one.
     pub targets: Vec<Target>,
     /// Head parts.
@@ -272,6 +294,13 @@ pub struct Plan {
     pub concurrency: u32,
     /// True when the user gave `-c` (the text report names a cap that was not asked for).
     pub concurrency_asked: bool,
+    /// How that bound of a closed loop changes from the start on, in flight over all workers; empty when it does not. Its
+    /// highest value is `concurrency`.
+    pub ramp: Vec<Segment>,
+    /// Requests without a first token over all workers, at most (`--prefill-concurrency`).
+    pub prefill: Option<u32>,
+    /// `--cancel-rate`.
+    pub cancel: Option<Cancel>,
     /// Sockets over all workers, at most.
     pub connections: u32,
     /// What ends it.
@@ -333,14 +362,25 @@ impl Plan {
     /// A closed loop of one slot on one unpinned worker, without an end.
     pub fn for_tests() -> Self {
         Self {
+            phase: None,
             targets: Vec::new(),
             head: RequestHead::default(),
             shape: Shape::Closed,
             catch_up: CatchUp::On,
             concurrency: 1,
             concurrency_asked: true,
+            ramp: Vec::new(),
+            prefill: None,
+            cancel: None,
             connections: 1,
-            stop: Stop { requests: None, duration_ns: None, passes: None, drain_ns: 0, max_errors: None },
+            stop: Stop {
+                requests: None,
+                duration_ns: None,
+                sessions: None,
+                passes: None,
+                drain_ns: 0,
+                max_errors: None,
+            },
             warmup: Warmup::None,
             order: Order::Sequential,
             seed: 1,

@@ -19,8 +19,11 @@ pub struct Buckets {
     pub succeeded: u64,
     /// Ended in an error class.
     pub failed: u64,
-    /// In flight when the drain ended.
+    /// In flight when the drain ended, or broken off on purpose.
     pub cut: u64,
+    /// Of the cut: broken off on purpose, by `--cancel-rate`.
+    #[serde(default)]
+    pub cancelled: u64,
     /// Overdue and dropped, or still waiting when the drain was over.
     pub missed: u64,
 }
@@ -33,12 +36,15 @@ impl Buckets {
         self.succeeded += other.succeeded;
         self.failed += other.failed;
         self.cut += other.cut;
+        self.cancelled += other.cancelled;
         self.missed += other.missed;
     }
 
     /// True when nothing is lost and nothing is counted twice.
     pub const fn add_up(&self) -> bool {
-        self.scheduled == self.issued + self.missed && self.issued == self.succeeded + self.failed + self.cut
+        self.scheduled == self.issued + self.missed
+            && self.issued == self.succeeded + self.failed + self.cut
+            && self.cancelled <= self.cut
     }
 }
 

@@ -103,6 +103,8 @@ impl Row {
     pub const OUTPUT_COUNTED: u8 = 16;
     /// Flag: the kept response is not whole: it was longer than what is kept of one.
     pub const KEPT_IN_PART: u8 = 32;
+    /// Flag: the client broke it off on purpose (`--cancel-rate`); its outcome is that of a cut one.
+    pub const CANCELLED: u8 = 64;
 
     /// A row in which nothing has happened yet.
     pub const EMPTY: Self = Self {

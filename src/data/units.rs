@@ -110,7 +110,7 @@ pub fn parse_positive_count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a rate a second: `1000`, `0.5`, `3k`, `50/s`. More than 0 and at most 100 million.
+/// Parses a rate a second: `1000`, `0.5`, `3k`, `50/s`. More than 0 and at most 10 million, which is more than one machine sends.
 pub fn parse_rate(text: &str) -> Result<f64, String> {
     const EXPECTED: &str = "expected a rate a second such as 1000, 0.5, 3k or 50/s";
     let text = text.trim();
@@ -121,7 +121,11 @@ pub fn parse_rate(text: &str) -> Result<f64, String> {
         _ => (text, 1.0),
     };
     let rate = number.parse::<f64>().map_err(|_| EXPECTED.to_owned())? * scale;
-    if rate.is_finite() && rate > 0.0 && rate <= 1e8 { Ok(rate) } else { Err(EXPECTED.into()) }
+    match rate {
+        r if r > 1e7 => Err("expected at most 10 million a second, which is more than one machine sends".into()),
+        r if r > 0.0 => Ok(r),
+        _ => Err(EXPECTED.into()),
+    }
 }
 
 /// A duration for people: three significant digits and a unit, `950 ns`, `12.3 us`, `4.56 ms`, `1.20 s`, `2m 05s`.
@@ -216,7 +220,13 @@ mod tests {
         assert_eq!(parse_rate("3k"), Ok(3000.0));
         assert_eq!(parse_rate("50/s"), Ok(50.0));
         assert_eq!(parse_rate("0.5"), Ok(0.5));
-        assert!(parse_rate("0").is_err() && parse_rate("nan").is_err() && parse_rate("-2").is_err());
+        assert!(parse_rate("20m").unwrap_err().contains("10 million"));
+        assert!(
+            parse_rate("0").is_err()
+                && parse_rate("inf").is_err()
+                && parse_rate("nan").is_err()
+                && parse_rate("-2").is_err()
+        );
     }
 
     #[test]

@@ -73,6 +73,25 @@ pub(super) mod flag {
         HEAD | ANSWERED | WARMUP | SEND_FAILED | SCAN | STREAM | ZERO_COPY | ENCODED | COPY_ONLY;
 }
 
+/// What a slot has beside [`flag`], one bit each; rare enough to be looked at by name.
+pub(super) mod mark {
+    /// The request has no first token yet, and takes one of `--prefill-concurrency`.
+    pub const PREFILL: u8 = 1;
+    /// The request is one of those that are broken off (`--cancel-rate`).
+    pub const CANCEL: u8 = 1 << 1;
+    /// It was broken off.
+    pub const CANCELLED: u8 = 1 << 2;
+    /// The request belongs to a phase before the one that is played.
+    pub const OLD: u8 = 1 << 3;
+    /// The request that just ended was not the last of its session.
+    pub const GOES_ON: u8 = 1 << 4;
+    /// The idle connection belongs to a session (`--reuse session`).
+    pub const HELD: u8 = 1 << 5;
+
+    /// What belongs to one request.
+    pub const OF_REQUEST: u8 = PREFILL | CANCEL | CANCELLED | OLD | GOES_ON;
+}
+
 /// What a completion touches. One cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
@@ -85,8 +104,10 @@ pub(super) struct Conn {
     pub status: u16,
     pub record: RecordId,
     pub target: u16,
-    /// Interim responses before the final one.
-    pub interim: u16,
+    /// Interim responses before the final one: at most one more than [`crate::data::limits::INTERIM_RESPONSES_MAX`].
+    pub interim: u8,
+    /// [`mark`]s.
+    pub marks: u8,
     /// Bytes of a head that came in pieces so far, in the carry area.
     pub carried: u32,
     /// Session instance.
@@ -96,7 +117,8 @@ pub(super) struct Conn {
     pub body: Body,
 }
 
-const _: () = assert!(size_of::<Conn>() == 128 || size_of::<Conn>() == 64);
+const _: () = assert!(size_of::<Conn>() == 64);
+const _: () = assert!(crate::data::limits::INTERIM_RESPONSES_MAX < u8::MAX as u32);
 
 impl Conn {
     pub const CLOSED: Self = Self {
@@ -108,6 +130,7 @@ impl Conn {
         record: RecordId(0),
         target: 0,
         interim: 0,
+        marks: 0,
         carried: 0,
         instance: 0,
         start: Nanos::NONE,
@@ -124,6 +147,11 @@ impl Conn {
     #[inline]
     pub const fn receives(&self) -> bool {
         matches!(self.state, State::Handshaking | State::Idle | State::Busy)
+    }
+
+    #[inline]
+    pub const fn is(&self, mark: u8) -> bool {
+        self.marks & mark != 0
     }
 
     #[inline]
@@ -156,6 +184,8 @@ pub(super) struct Trip {
     /// Which of the target's addresses, and how many were tried.
     pub address: u16,
     pub tried: u16,
+    /// Phase that the request belongs to.
+    pub phase: u16,
     /// Bytes of a zero-copy send whose notification is still to come.
     pub unnotified_bytes: u64,
     /// The send in the kernel goes by `sendfile`.
@@ -187,6 +217,7 @@ impl Trip {
         kept_last: 0,
         address: 0,
         tried: 0,
+        phase: 0,
         unnotified_bytes: 0,
         by_file: false,
         connect_began: Nanos::NONE,

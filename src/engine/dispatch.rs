@@ -3,11 +3,13 @@
 //! This file is long because that branching is easier to check in one place than in two.
 
 use super::{
-    conn::{State, flag},
+    conn::{State, flag, mark},
     io::Io,
+    live::Ends,
     slots::errno_text,
     tally::Evidence,
     tls::Sessions,
+    too_many_errors,
     worker::Worker,
 };
 use crate::{
@@ -69,6 +71,7 @@ impl<I: Io> Worker<'_, I> {
         if !completion.more {
             self.conns[conn.index()].in_kernel -= 1;
         }
+        let played = self.enter(conn);
         match completion.op {
             Op::Recv => self.received(conn, completion, now),
             Op::Send => self.sent(conn, completion, now),
@@ -82,6 +85,7 @@ impl<I: Io> Worker<'_, I> {
         if c.state == State::Closing && c.in_kernel == 0 {
             self.closed(conn);
         }
+        self.switch(played);
     }
 
     fn sent(&mut self, conn: ConnId, completion: &Completion, now: Nanos) {
@@ -135,6 +139,9 @@ impl<I: Io> Worker<'_, I> {
             }
         } else if !whole {
             self.resume(conn, now);
+        } else if !c.has(flag::RECV) && !c.has(flag::STARVED) {
+            // The receive had ended before, and this send was to say whether by a reset.
+            self.lost(conn, ErrorClass::NoResponse, "closed without a response", now);
         }
     }
 
@@ -143,9 +150,13 @@ impl<I: Io> Worker<'_, I> {
         let n = std::mem::take(&mut self.trips[conn.index()].unnotified_bytes);
         if !copied && n > 0 {
             self.conns[conn.index()].set(flag::ZERO_COPY);
+            // Where they were counted, also when the request has ended and the next phase has begun.
+            let back = self.phase;
+            self.switch(self.trips[conn.index()].phase as usize);
             let bytes = &mut self.tally.result.bytes;
             bytes.sent_copied -= n.min(bytes.sent_copied);
             bytes.sent_zero_copy += n;
+            self.switch(back);
         }
     }
 
@@ -159,6 +170,11 @@ impl<I: Io> Worker<'_, I> {
         if trip.sent_bytes >= trip.total_bytes {
             trip.sent = now;
         }
+        let whole = trip.sent_bytes >= trip.total_bytes;
+        if whole && self.conns[conn.index()].is(mark::CANCEL) {
+            self.wait_to_cancel(conn, now);
+        }
+        let trip = &mut self.trips[conn.index()];
         self.counts.sent_bytes += n;
         if !warmup {
             let bytes = &mut self.tally.result.bytes;
@@ -468,6 +484,7 @@ impl<I: Io> Worker<'_, I> {
         if !c.has(flag::STREAM) {
             return;
         }
+        self.left_prefill(conn);
         let s = &mut self.streams[conn.index()];
         let first = !s.first_token.is_some();
         if first {
@@ -534,6 +551,8 @@ impl<I: Io> Worker<'_, I> {
         } else if c.has(flag::SEND_FAILED) {
             // The send took the socket's error, so the receive sees a plain end.
             self.lost(conn, ErrorClass::Reset, "the connection was reset while sending", now);
+        } else if c.has(flag::SEND) && self.trips[conn.index()].sent_bytes < self.trips[conn.index()].total_bytes {
+            // A reset may show as a plain end here, and as an error in the send alone: that decides.
         } else {
             self.lost(conn, ErrorClass::NoResponse, "closed without a response", now);
         }
@@ -649,10 +668,12 @@ impl<I: Io> Worker<'_, I> {
             rows.push(&mut self.io, &mut row, &self.stamps, times, keeps);
         }
         self.stamps.release(times);
+        self.left_prefill(conn);
         let c = &mut self.conns[conn.index()];
         let (record, instance) = (c.record, c.instance);
         self.warm_in_flight -= u64::from(c.has(flag::WARMUP));
         c.clear(flag::WAITED | flag::OF_REQUEST);
+        c.marks &= !mark::OF_REQUEST;
         self.deadlines[conn.index()] = Nanos::NONE;
         self.counts.in_flight -= 1;
         match outcome {
@@ -661,11 +682,38 @@ impl<I: Io> Worker<'_, I> {
                 self.shared.live[self.index].latency(done.since(row.start));
             }
             Outcome::Failed(_) if row.has(Row::WARMUP) => {}
-            Outcome::Failed(_) => self.counts.failed += 1,
+            Outcome::Failed(_) => {
+                self.counts.failed += 1;
+                self.hold_to_error_bound();
+            }
             Outcome::Cut => {}
         }
         let end = done.since(self.start);
-        self.agenda.ended(record, instance, outcome == Outcome::Succeeded, end);
+        if self.agenda.ended(record, instance, outcome == Outcome::Succeeded, end) {
+            self.conns[conn.index()].marks |= mark::GOES_ON;
+        }
+    }
+
+    /// The request has its first token, or will have none.
+    #[inline]
+    fn left_prefill(&mut self, conn: ConnId) {
+        let c = &mut self.conns[conn.index()];
+        if c.is(mark::PREFILL) {
+            c.marks &= !mark::PREFILL;
+            self.prefilling -= 1;
+        }
+    }
+
+    /// A measured request failed: ends the run when that was one too many over all workers.
+    #[cold]
+    fn hold_to_error_bound(&mut self) {
+        let leg = &self.shared.legs[self.phase];
+        let Some(bound) = leg.plan.stop.max_errors else { return };
+        self.show_ends();
+        let (succeeded, failed) = Ends::total(&leg.ends);
+        if too_many_errors(bound, succeeded, failed, leg.plan.stop.requests) {
+            self.shared.control.halt_for_errors();
+        }
     }
 
     /// The row of a slot's request.
@@ -687,7 +735,7 @@ impl<I: Io> Worker<'_, I> {
             record: c.record.0,
             session: view.session(c.record),
             turn: view.turn(c.record),
-            instance: (trip.unit / self.shared.roots.max(1)) as u32,
+            instance: (trip.unit / self.shared.legs[self.phase].roots.count().max(1)) as u32,
             connection: conn.0,
             connection_use: trip.uses,
             input_tokens: view.input_tokens(c.record).unwrap_or(NONE_U32),
@@ -702,6 +750,9 @@ impl<I: Io> Worker<'_, I> {
             if c.has(of) {
                 row.flags |= to;
             }
+        }
+        if c.is(mark::CANCELLED) {
+            row.flags |= Row::CANCELLED;
         }
         if c.has(flag::SCAN) {
             self.streams[conn.index()].complete(&mut row, c.has(flag::STREAM));

@@ -1,6 +1,6 @@
 //! What a worker shows of itself while it runs: plain counters on cache lines of its own, one writer each.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::data::results::{LATENCY_CELLS, latency_cell, latency_cell_floor_ns};
 
@@ -18,6 +18,50 @@ pub struct Live {
     connections: AtomicU64,
     /// Latencies of the successes on the coarse scale of the timeline.
     cells: [AtomicU32; LATENCY_CELLS],
+}
+
+/// How the requests of one worker and phase have ended so far, for `--max-errors`: written by the worker, read by all when one
+/// has failed.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Ends {
+    succeeded: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Ends {
+    /// Shows new counts.
+    #[inline]
+    pub fn show(&self, succeeded: u64, failed: u64) {
+        self.succeeded.store(succeeded, Ordering::Relaxed);
+        self.failed.store(failed, Ordering::Relaxed);
+    }
+
+    /// Succeeded and failed over all workers.
+    pub fn total(workers: &[Self]) -> (u64, u64) {
+        let load = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        workers.iter().fold((0, 0), |(s, f), e| (s + load(&e.succeeded), f + load(&e.failed)))
+    }
+}
+
+/// Where the workers meet at the end of a phase.
+#[derive(Debug, Default)]
+pub struct Meeting {
+    arrived: AtomicUsize,
+    end_ns: AtomicU64,
+}
+
+impl Meeting {
+    /// One worker's part of the phase ended at this time.
+    pub fn arrive(&self, end_ns: u64) {
+        self.end_ns.fetch_max(end_ns, Ordering::Relaxed);
+        self.arrived.fetch_add(1, Ordering::Release);
+    }
+
+    /// When the last of so many workers ended; none until all have.
+    pub fn ended(&self, workers: usize) -> Option<u64> {
+        (self.arrived.load(Ordering::Acquire) >= workers).then(|| self.end_ns.load(Ordering::Relaxed))
+    }
 }
 
 impl Default for Live {

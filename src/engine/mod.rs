@@ -2,11 +2,15 @@
 //!
 //! One thread, one ring, one core a worker; nothing is shared while the load runs but counters that one side writes and the
 //! other reads. The calling thread is the control thread: it watches signals, error bounds and progress.
+//!
+//! This file is a little long: it is the one place that knows how a run is put together, from the plan to the merged results.
 
 mod conn;
 mod dispatch;
 pub mod io;
 pub mod live;
+mod phases;
+mod preview;
 pub mod quiet;
 mod rows;
 mod secure;
@@ -28,7 +32,10 @@ use std::{
     time::Duration,
 };
 
-use live::{Control, Counts, Halt, Live};
+use live::{Control, Counts, Ends, Halt, Live, Meeting};
+use phases::{Leg, Part};
+pub use preview::{Preview, preview};
+use tally::Tally;
 pub use tls::check as check_tls;
 use worker::{Heads, SendRule, Shared, Worker};
 
@@ -36,7 +43,7 @@ use crate::{
     cache::View,
     data::{
         Error, Nanos, RecordId, Result, WorkerId, limits,
-        plan::{MaxErrors, Plan, Shape, Warmup},
+        plan::{MaxErrors, Plan, Reuse, Shape, Warmup},
         results::{EndedBy, RunResult, WorkerResult},
         rows::Keep,
     },
@@ -62,12 +69,25 @@ const COPY_ROOM_TOTAL: usize = 4 << 20;
 /// What the control thread tells while the run goes on.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
+    /// The phase that is played, from 0.
+    pub phase: usize,
     /// Time since the start, warm-up included.
     pub elapsed_ns: u64,
     /// Counters over all workers.
     pub counts: Counts,
     /// 99th percentile of the latencies so far, to the half octave.
     pub p99_ns: Option<u64>,
+}
+
+/// One phase of a run: a load of its own over the same connections.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    /// All phases have targets, heads, time-outs, TLS, reuse and seed of the first.
+    pub plan: Plan,
+    /// The next phase begins when every request of this one is issued; else when none is in flight.
+    pub seamless: bool,
+    /// What is kept of each request, and where; none keeps nothing.
+    pub keep: Option<Keep>,
 }
 
 /// Runs a plan over a dataset to its end.
@@ -77,19 +97,32 @@ pub struct Progress {
 /// Errors: what the environment refuses before anything was sent, or a ring that broke. A run in which every request failed is
 /// a result, not an error.
 pub fn run(plan: Plan, view: Arc<View>, keep: Option<&Keep>, observe: &mut dyn FnMut(&Progress)) -> Result<RunResult> {
-    let set_up = SetUp::new(&plan, &view)?;
+    let phase = Phase { plan, seamless: false, keep: keep.cloned() };
+    let mut results = run_phases(vec![phase], view, observe)?;
+    results.pop().ok_or(Error::Interrupted)
+}
+
+/// Runs several phases, one after the other. There is one result for each that was begun.
+///
+/// Errors: as [`run`].
+pub fn run_phases(phases: Vec<Phase>, view: Arc<View>, observe: &mut dyn FnMut(&Progress)) -> Result<Vec<RunResult>> {
+    let Some(first) = phases.first() else { return Err(Error::usage("a run has at least one phase")) };
+    let plan = first.plan.clone();
     let workers = plan.workers();
+    let addresses = addresses(&plan)?;
+    let keep: Vec<Option<Keep>> = phases.iter().map(|p| p.keep.clone()).collect();
     let shared = Shared {
         heads: heads(&plan, &view)?,
-        addresses: set_up.addresses.clone(),
+        addresses,
         control: Control::default(),
         live: (0..workers).map(|_| Live::default()).collect(),
-        roots: set_up.roots.count(),
+        legs: phases.into_iter().map(|p| leg(p, &view, workers)).collect::<Result<_>>()?,
         clock: Clock::start(),
         tls: tls::Settings::new(&plan)?,
         view,
         plan,
     };
+    let keep = &keep;
     let started_unix_ns = clock::unix_ns();
     let gate = Gate {
         barrier: Barrier::new(workers + 1),
@@ -98,14 +131,14 @@ pub fn run(plan: Plan, view: Arc<View>, keep: Option<&Keep>, observe: &mut dyn F
         working: AtomicUsize::new(workers),
     };
     let control_thread = thread::current();
-    let ended = thread::scope(|scope| -> Result<Vec<Ended>> {
+    let ended = thread::scope(|scope| -> Result<Vec<Vec<Ended>>> {
         let (ready, readies) = mpsc::channel();
         let mut threads = Vec::new();
         for index in 0..workers {
-            let (ready, shared, set_up, gate) = (ready.clone(), &shared, &set_up, &gate);
+            let (ready, shared, gate) = (ready.clone(), &shared, &gate);
             let control_thread = &control_thread;
             let body = move || {
-                let ended = work(index, shared, set_up, gate, keep, started_unix_ns, &ready);
+                let ended = work(index, shared, gate, keep, started_unix_ns, &ready);
                 gate.working.fetch_sub(1, Ordering::Release);
                 control_thread.unpark();
                 ended
@@ -137,7 +170,7 @@ pub fn run(plan: Plan, view: Arc<View>, keep: Option<&Keep>, observe: &mut dyn F
         let mut results = Vec::with_capacity(workers);
         for thread in threads {
             match thread.join() {
-                Ok(Ok(ended)) => results.extend(ended),
+                Ok(Ok(ended)) => results.push(ended),
                 Ok(Err(error)) => {
                     first_error.get_or_insert(error);
                 }
@@ -149,54 +182,84 @@ pub fn run(plan: Plan, view: Arc<View>, keep: Option<&Keep>, observe: &mut dyn F
             None => Ok(results),
         }
     })?;
-    let start = Nanos(gate.start.load(Ordering::Relaxed));
-    Ok(gather(ended, &shared, start, started_unix_ns))
-}
-
-/// What is decided once for all workers.
-struct SetUp {
-    roots: Arc<Roots>,
-    graph: Option<Arc<Graph>>,
-    addresses: Vec<(u16, u16)>,
-}
-
-impl SetUp {
-    fn new(plan: &Plan, view: &View) -> Result<Self> {
-        let window = Window::new(plan, view);
-        let place = |r: RecordId| Place {
-            inside: window.holds(r.0),
-            predecessors: view.predecessors(r).iter().filter(|&&p| window.holds(p)).count(),
-            due_ns: view.due_ns(r),
-        };
-        let roots = Arc::new(Roots::new(view.records(), place, !view.is_flat(), &plan.shape)?);
-        if roots.timed() && roots.period_ns() == 0 && plan.stop.passes != Some(1) {
-            return Err(Error::usage(
-                "--repeat with --schedule: all first turns are due at one time, so a pass takes no time; give a rate with -R",
-            ));
+    let mut ended: Vec<_> = ended.into_iter().map(Vec::into_iter).collect();
+    let mut results = Vec::with_capacity(shared.legs.len());
+    for leg in &shared.legs {
+        let of_phase: Vec<Ended> = ended.iter_mut().filter_map(Iterator::next).filter(|e| e.start.is_some()).collect();
+        if let Some(start) = of_phase.iter().map(|e| e.start).min() {
+            results.push(gather(of_phase, &shared, leg, start, started_unix_ns));
         }
-        let edges = |r| Edges {
-            predecessors: view.predecessors(r),
-            successors: view.successors(r),
-            delay_ns: view.delay_ns(r).unwrap_or(0),
-            due_ns: view.due_ns(r),
-        };
-        let graph = if view.is_flat() {
-            None
-        } else {
-            Graph::new(view.records(), edges, |r| window.holds(r), plan)?.map(Arc::new)
-        };
-        let mut addresses = Vec::new();
-        let mut base = 0u16;
-        for target in &plan.targets {
-            let count = target.addresses.len() as u16;
-            if count == 0 {
-                return Err(Error::usage(format!("{}: no address", target.url)));
-            }
-            addresses.push((base, count));
-            base = base.checked_add(count).ok_or_else(|| Error::usage("more than 65,535 addresses"))?;
-        }
-        Ok(Self { roots, graph, addresses })
     }
+    Ok(results)
+}
+
+/// First address of each target in the ring's list, and how many it has.
+fn addresses(plan: &Plan) -> Result<Vec<(u16, u16)>> {
+    let mut addresses = Vec::new();
+    let mut base = 0u16;
+    for target in &plan.targets {
+        let count = target.addresses.len() as u16;
+        if count == 0 {
+            return Err(Error::usage(format!("{}: no address", target.url)));
+        }
+        addresses.push((base, count));
+        base = base.checked_add(count).ok_or_else(|| Error::usage("more than 65,535 addresses"))?;
+    }
+    Ok(addresses)
+}
+
+/// What is decided once for all workers of a phase.
+fn leg(phase: Phase, view: &View, workers: usize) -> Result<Leg> {
+    let Phase { plan: of, seamless, .. } = phase;
+    let plan = &of;
+    let window = Window::new(plan, view);
+    let place = |r: RecordId| Place {
+        inside: window.holds(r.0),
+        predecessors: view.predecessors(r).iter().filter(|&&p| window.holds(p)).count(),
+        due_ns: view.due_ns(r),
+    };
+    let roots = Roots::new(view.records(), place, !view.is_flat(), &plan.shape)?;
+    if roots.timed() && roots.period_ns() == 0 && plan.stop.passes != Some(1) {
+        return Err(Error::usage(
+            "--repeat with --schedule: all first turns are due at one time, so a pass takes no time; give a rate with -R",
+        ));
+    }
+    let edges = |r| Edges {
+        predecessors: view.predecessors(r),
+        successors: view.successors(r),
+        delay_ns: view.delay_ns(r).unwrap_or(0),
+        due_ns: view.due_ns(r),
+    };
+    let graph =
+        if view.is_flat() { None } else { Graph::new(view.records(), edges, |r| window.holds(r), plan)?.map(Arc::new) };
+    let roots = match plan.shape {
+        Shape::Users { .. } => roots.with_turns(|root| turns(graph.as_deref(), root))?,
+        _ => roots,
+    };
+    if graph.is_none() && plan.reuse == Reuse::Session {
+        return Err(Error::usage(
+            "--reuse session: no record has a later turn, so each would be a session; use --reuse never or keep-alive",
+        ));
+    }
+    // A worker without a slot, or without a user, has no part in the phase.
+    let users = if let Shape::Users { users, .. } = plan.shape { users } else { u32::MAX };
+    let most = plan.concurrency.min(plan.connections).min(plan.prefill.unwrap_or(u32::MAX)).min(users);
+    let active = workers.min(most as usize).max(1);
+    let ends = (0..workers).map(|_| Ends::default()).collect();
+    let (roots, meeting) = (Arc::new(roots), Meeting::default());
+    Ok(Leg { roots, graph, seamless, active, ends, meeting, plan: of })
+}
+
+/// Turns of a user's session.
+fn turns(graph: Option<&Graph>, root: RecordId) -> Result<u32> {
+    let graph = graph.ok_or_else(|| {
+        Error::usage("--user-centric: no record has a later turn; a user needs sessions of several, or use -R alone")
+    })?;
+    graph.turns(root).ok_or_else(|| {
+        Error::usage(format!(
+            "--user-centric: the graph that begins at record {root} forks or joins; users have one turn after the other"
+        ))
+    })
 }
 
 /// Which records a window of the schedule holds; a later turn without a time of its own goes with those before it.
@@ -251,23 +314,24 @@ struct Gate {
 struct Ended {
     result: WorkerResult,
     by: EndedBy,
+    /// When the phase began; none when it did not.
+    start: Nanos,
     measured_from_ns: Option<u64>,
     stop_ns: Option<u64>,
     end: Nanos,
     notes: Vec<String>,
 }
 
-/// A worker thread from its birth to its end. None when the run was given up before its start.
+/// A worker thread from its birth to its end: one entry a phase, or none when the run was given up before its start.
 fn work(
     index: usize,
     shared: &Shared,
-    set_up: &SetUp,
     gate: &Gate,
-    keep: Option<&Keep>,
+    keep: &[Option<Keep>],
     anchor_unix_ns: u64,
     ready: &mpsc::Sender<Result<()>>,
-) -> Result<Option<Ended>> {
-    let made = make(index, shared, set_up, keep, anchor_unix_ns);
+) -> Result<Vec<Ended>> {
+    let made = make(index, shared, keep, anchor_unix_ns);
     let (mut worker, notes) = match made {
         Ok(made) => {
             let _ = ready.send(Ok(()));
@@ -276,36 +340,74 @@ fn work(
         Err(error) => {
             let _ = ready.send(Err(error));
             gate.barrier.wait();
-            return Ok(None);
+            return Ok(Vec::new());
         }
     };
     gate.barrier.wait();
     if gate.abort.load(Ordering::Relaxed) {
-        return Ok(None);
+        return Ok(Vec::new());
     }
+    // Nobody waits at the end of a phase for a worker that is gone.
+    worker.run(Nanos(gate.start.load(Ordering::Relaxed))).inspect_err(|_| shared.control.halt(Halt::Now))?;
     let mut notes = notes;
-    worker.run(Nanos(gate.start.load(Ordering::Relaxed)))?;
-    if let Some(kept) = worker.rows.take() {
-        notes.extend(kept.close(&mut worker.io, index));
-    }
     if worker.stamps.lost > 0 {
         notes.push(format!(
             "{} content events of worker {index} found no room for their times: their gaps are in no figure",
             worker.stamps.lost
         ));
     }
-    let stop_ns = worker.agenda.stop_ns();
-    let end = worker.ended_at;
-    let (result, by, measured_from_ns) = worker.into_result();
-    Ok(Some(Ended { result, by, measured_from_ns, stop_ns, end, notes }))
+    let (mut io, parts) = worker.into_parts();
+    let mut ended = |part: Part| {
+        let mut notes = notes.clone();
+        if let Some(kept) = &part.rows {
+            notes.extend(kept.close(&mut io, index));
+        }
+        Ended {
+            by: part.ended.unwrap_or(EndedBy::Dataset),
+            start: part.start,
+            measured_from_ns: part.agenda.measured_from_ns(),
+            stop_ns: part.agenda.stop_ns(),
+            end: part.ended_at,
+            result: part.tally.result,
+            notes,
+        }
+    };
+    Ok(parts.into_iter().map(&mut ended).collect())
+}
+
+/// A worker's part of a phase, with all its memory.
+fn part(index: usize, leg: &Leg, rows: Option<rows::Kept>) -> Result<Part> {
+    let plan = &leg.plan;
+    let active = leg.active;
+    let share = |n: u32| if index < active { Plan::share(u64::from(n), index, active) as u32 } else { 0 };
+    let slots = share(plan.concurrency.min(plan.connections));
+    let agenda = if index < active {
+        Agenda::new(plan, leg.roots.clone(), leg.graph.clone(), index, active, slots)?
+    } else {
+        Agenda::none(plan, leg.roots.clone())?
+    };
+    let core = plan.cores.get(index).copied().flatten();
+    let id = WorkerId(index as u16);
+    let mut tally = Tally::new(id, core, plan.goodput.clone());
+    tally.result.connections.asked = u64::from(share(plan.connections));
+    let holds = if plan.reuse == Reuse::Session { agenda.instances() } else { 0 };
+    Ok(Part {
+        tally,
+        rows,
+        start: Nanos::NONE,
+        ended: None,
+        ended_at: Nanos::ZERO,
+        prefill_max: plan.prefill.map_or(u32::MAX, share),
+        holds: vec![slots::NOTHING; holds],
+        agenda,
+    })
 }
 
 /// Pins the thread, takes all memory, opens connections.
 fn make<'a>(
     index: usize,
     shared: &'a Shared,
-    set_up: &SetUp,
-    keep: Option<&Keep>,
+    keep: &[Option<Keep>],
     anchor_unix_ns: u64,
 ) -> Result<(Worker<'a, Ring>, Vec<String>)> {
     let plan = &shared.plan;
@@ -313,9 +415,9 @@ fn make<'a>(
         cpu::pin(core)?;
     }
     let workers = plan.workers();
-    let share = |n: u32| Plan::share(u64::from(n), index, workers) as u32;
-    let connections = share(plan.connections).max(1);
-    let slots = share(plan.concurrency).clamp(1, connections);
+    // As many as the phase with the most gives this worker.
+    let share = |leg: &Leg| Plan::share(u64::from(leg.plan.connections), index, leg.active) as u32;
+    let connections = shared.legs.iter().filter(|leg| index < leg.active).map(share).max().unwrap_or(1).max(1);
     let head_max = shared.heads.bytes_max();
     let room = (COPY_ROOM_TOTAL / connections as usize).min(limits::COPY_BYTES_MAX);
     let plain_bytes = (head_max + room).next_multiple_of(64);
@@ -328,21 +430,30 @@ fn make<'a>(
         addresses: plan.targets.iter().flat_map(|t| t.addresses.iter().cloned()).collect(),
     };
     let id = WorkerId(index as u16);
-    let (kept, spools) = keep.map(|keep| rows::Kept::create(keep, id, workers)).transpose()?.unzip();
-    let mut ring = Ring::new(&config, shared.view.map().clone(), spools.unwrap_or_default())?;
-    if let Some(kept) = &kept {
-        kept.begin(&mut ring, id, anchor_unix_ns);
+    let (mut kept, mut spools) = (Vec::with_capacity(keep.len()), Vec::new());
+    for keep in keep {
+        let made = keep.as_ref().map(|keep| rows::Kept::create(keep, id, workers, spools.len())).transpose()?;
+        kept.push(made.map(|(of_phase, files)| {
+            spools.extend(files);
+            of_phase
+        }));
+    }
+    let mut ring = Ring::new(&config, shared.view.map().clone(), spools)?;
+    for of_phase in kept.iter().flatten() {
+        of_phase.begin(&mut ring, id, anchor_unix_ns);
     }
     let notes = ring.notes().to_vec();
     let local = plan.targets.iter().all(|t| t.local);
     let file = shared.view.map().file_below().is_some();
     let rule = SendRule::new(plan.send, local, ring.zero_copy(), file, plain_bytes - head_max);
-    let agenda = Agenda::new(plan, set_up.roots.clone(), set_up.graph.clone(), index, workers, slots)?;
-    let mut worker = Worker::new(shared, ring, index, agenda, rule, connections, kept)?;
-    worker.slots_max = slots;
-    worker.tally.result.connections.asked = u64::from(share(plan.connections));
-    if plan.preconnect {
-        worker.preconnect(preconnects(plan, set_up, connections, workers))?;
+    let mut parts = Vec::with_capacity(shared.legs.len());
+    for (leg, kept) in shared.legs.iter().zip(kept) {
+        parts.push(part(index, leg, kept)?);
+    }
+    let first = parts.remove(0);
+    let mut worker = Worker::new(shared, ring, index, first, parts, rule, connections)?;
+    if plan.preconnect && index < shared.legs[0].active {
+        worker.preconnect(preconnects(&shared.legs[0], connections, workers))?;
     }
     Ok((worker, notes))
 }
@@ -355,9 +466,12 @@ fn spans_per_send(view: &View) -> usize {
 
 /// How many connections a worker opens before the clock starts: all of a closed loop (but no more than it has requests); of an
 /// open loop what 20 ms of its rate need, and the rest as they are needed.
-fn preconnects(plan: &Plan, set_up: &SetUp, connections: u32, workers: usize) -> u32 {
+fn preconnects(leg: &Leg, connections: u32, workers: usize) -> u32 {
+    let plan = &leg.plan;
     let requests = plan.stop.requests.unwrap_or(u64::MAX);
-    let passes = plan.stop.passes.map_or(u64::MAX, |p| p.saturating_mul(set_up.roots.count()));
+    let passes = plan.stop.passes.map_or(u64::MAX, |p| p.saturating_mul(leg.roots.count()));
+    // What another phase has more is opened when that one needs it.
+    let connections = connections.min(plan.connections.div_ceil(leg.active as u32));
     let most = requests.min(passes).div_ceil(workers as u64).min(u64::from(connections)) as u32;
     match &plan.shape {
         Shape::Closed => most,
@@ -365,6 +479,7 @@ fn preconnects(plan: &Plan, set_up: &SetUp, connections: u32, workers: usize) ->
             let peak = curve.iter().map(|s| s.from.max(s.to)).fold(0.0, f64::max);
             most.min((peak / workers as f64 * 0.02).ceil() as u32).max(1)
         }
+        Shape::Users { rps, .. } => most.min((rps / workers as f64 * 0.02).ceil() as u32).max(1),
         Shape::Schedule { .. } => most.min(8),
     }
 }
@@ -394,36 +509,44 @@ fn watch<T>(
             Some(seen) if shared.clock.now().since(seen) >= CHANGED_TOLD_NS => shared.control.halt(Halt::Drain),
             _ => {}
         }
-        if too_many_errors(shared.plan.stop.max_errors, &counts) {
-            shared.control.halt_for_errors();
-        }
+        let workers = shared.plan.workers();
+        let phase = shared.legs.iter().take_while(|leg| leg.meeting.ended(workers).is_some()).count();
         let elapsed_ns = shared.clock.now().since(start);
-        observe(&Progress { elapsed_ns, counts, p99_ns: live::p99_so_far(&shared.live) });
+        observe(&Progress { phase, elapsed_ns, counts, p99_ns: live::p99_so_far(&shared.live) });
     }
 }
 
-fn too_many_errors(bound: Option<MaxErrors>, counts: &Counts) -> bool {
+/// True when so many failures end a run. A share of them does when enough have ended to speak of one, or when it cannot come
+/// below the bound any more because no more than `planned` will ever be issued.
+fn too_many_errors(bound: MaxErrors, succeeded: u64, failed: u64, planned: Option<u64>) -> bool {
     match bound {
-        None => false,
-        Some(MaxErrors::Count(n)) => counts.failed >= n,
-        Some(MaxErrors::Percent(p)) => {
-            let done = counts.failed + counts.succeeded;
-            done >= 100 && counts.failed as f64 * 100.0 >= p * done as f64
+        MaxErrors::Count(n) => failed >= n,
+        MaxErrors::Percent(p) => {
+            let ended = succeeded + failed;
+            let of = if ended >= limits::ERROR_SHARE_FLOOR { Some(ended) } else { planned };
+            failed > 0 && of.is_some_and(|of| failed as f64 * 100.0 >= p * of.max(ended) as f64)
         }
     }
 }
 
 /// One result out of the workers'. The buckets of each must add up.
-fn gather(ended: Vec<Ended>, shared: &Shared, start: Nanos, started_unix_ns: u64) -> RunResult {
+fn gather(ended: Vec<Ended>, shared: &Shared, leg: &Leg, start: Nanos, started_unix_ns: u64) -> RunResult {
     let measured_from = start.plus(ended.iter().filter_map(|e| e.measured_from_ns).min().unwrap_or(0));
     let last_done = ended.iter().filter_map(|e| e.result.last_done.get()).max();
     let last_start = ended.iter().filter_map(|e| e.result.last_start.get()).max();
-    let mut by = reason(shared, &ended);
+    let mut by = reason(shared, leg, &ended);
     let stop = ended.iter().filter_map(|e| e.stop_ns).max().map(|ns| start.plus(ns));
     let end = ended.iter().map(|e| e.end).max().unwrap_or(measured_from);
     let last_done = last_done.map_or(end, Nanos);
-    let duration_ns = last_done.since(measured_from);
-    let issue_window_ns = match (&shared.plan.shape, by, stop) {
+    // An open loop is measured to its stop at least, though its last answer came before: nothing was due in between.
+    let open_loop = !matches!(leg.plan.shape, Shape::Closed);
+    let measured_to = match (by, stop) {
+        (EndedBy::Requests | EndedBy::Dataset, _) | (_, None) => last_done,
+        (_, Some(stop)) if open_loop => last_done.max(stop),
+        _ => last_done,
+    };
+    let duration_ns = measured_to.since(measured_from);
+    let issue_window_ns = match (&leg.plan.shape, by, stop) {
         (Shape::Closed, ..) => duration_ns,
         // The overdue may start after the stop, within the drain: then the window reaches to the last of them.
         (_, EndedBy::Requests | EndedBy::Dataset, _) | (.., None) => {
@@ -443,7 +566,7 @@ fn gather(ended: Vec<Ended>, shared: &Shared, start: Nanos, started_unix_ns: u64
         assert!(w.buckets.add_up(), "worker {}: {:?} do not add up", w.worker, w.buckets);
     }
     let issued: u64 = workers.iter().map(|w| w.buckets.scheduled).sum();
-    if issued == 0 && shared.plan.warmup != Warmup::None {
+    if issued == 0 && leg.plan.warmup != Warmup::None {
         notes.push("nothing was measured: the warm-up took every request; make it shorter, or the run longer".into());
     }
     if shared.view.changed() {
@@ -472,11 +595,20 @@ fn changed_note(view: &View) -> String {
     }
 }
 
-fn reason(shared: &Shared, ended: &[Ended]) -> EndedBy {
-    if shared.control.halted_for_errors() {
+fn reason(shared: &Shared, leg: &Leg, ended: &[Ended]) -> EndedBy {
+    let sum = |of: fn(&crate::data::results::Buckets) -> u64| ended.iter().map(|e| of(&e.result.buckets)).sum::<u64>();
+    // At the end the share counts, however few there were.
+    let (succeeded, failed) = (sum(|b| b.succeeded), sum(|b| b.failed));
+    if leg.plan.stop.max_errors.is_some_and(|bound| too_many_errors(bound, succeeded, failed, Some(succeeded + failed)))
+    {
         return EndedBy::Error;
     }
-    match signal::asked() {
+    // A phase that was over before the signal came was not ended by it.
+    let stopped = ended.iter().any(|e| e.by == EndedBy::Interrupt);
+    if stopped && shared.control.halted_for_errors() {
+        return EndedBy::Error;
+    }
+    match signal::asked().filter(|_| stopped || leg.meeting.ended(shared.plan.workers()).is_none()) {
         Some(signal::Asked::Terminate) => return EndedBy::Terminate,
         Some(signal::Asked::Interrupt) => return EndedBy::Interrupt,
         None => {}

@@ -19,6 +19,8 @@ use crate::data::{
 #[derive(Debug)]
 pub(super) struct Kept {
     kinds: Vec<Spool>,
+    /// Index of the first: those of the phases stand in the ring one after the other.
+    base: usize,
     chunks: Option<usize>,
     responses: Option<usize>,
     /// Responses that may still be kept.
@@ -26,15 +28,14 @@ pub(super) struct Kept {
     rows: u64,
 }
 
-const ROWS: usize = 0;
-
 impl Kept {
-    /// Creates the spools of a worker. The files are for its ring, in this order.
+    /// Creates the spools of a worker. The files are for its ring, in this order, behind `base` others.
     ///
     /// Errors: a file that cannot be created.
-    pub fn create(keep: &Keep, worker: WorkerId, workers: usize) -> Result<(Self, Vec<File>)> {
+    pub fn create(keep: &Keep, worker: WorkerId, workers: usize, base: usize) -> Result<(Self, Vec<File>)> {
         let mut kept = Self {
             kinds: vec![Spool::Rows],
+            base,
             chunks: None,
             responses: None,
             responses_left: match keep.responses {
@@ -44,11 +45,11 @@ impl Kept {
             rows: 0,
         };
         if keep.chunk_times {
-            kept.chunks = Some(kept.kinds.len());
+            kept.chunks = Some(base + kept.kinds.len());
             kept.kinds.push(Spool::Chunks);
         }
         if keep.responses > 0 {
-            kept.responses = Some(kept.kinds.len());
+            kept.responses = Some(base + kept.kinds.len());
             kept.kinds.push(Spool::Responses);
         }
         let mut files = Vec::with_capacity(kept.kinds.len());
@@ -62,7 +63,7 @@ impl Kept {
     /// Begins every spool.
     pub fn begin(&self, io: &mut impl Io, worker: WorkerId, anchor_unix_ns: u64) {
         for (spool, &kind) in self.kinds.iter().enumerate() {
-            io.append(spool, SpoolHeader::new(kind, worker.0, anchor_unix_ns).as_bytes());
+            io.append(self.base + spool, SpoolHeader::new(kind, worker.0, anchor_unix_ns).as_bytes());
         }
     }
 
@@ -97,7 +98,7 @@ impl Kept {
             row.stamps = chain.count;
             stamps.each(chain, |bytes| io.append(spool, bytes));
         }
-        io.append(ROWS, row.as_bytes());
+        io.append(self.base, row.as_bytes());
         if let Some(spool) = self.responses.filter(|_| response) {
             let end = PieceHead { connection: row.connection, bytes: PieceHead::END, row: self.rows };
             io.append(spool, end.as_bytes());
@@ -108,16 +109,16 @@ impl Kept {
 
     /// Hands over what the spools hold.
     pub fn flush(&self, io: &mut impl Io) {
-        io.flush_spools(self.kinds.len());
+        io.flush_spools(self.base + self.kinds.len());
     }
 
     /// Ends the spools; nothing may be in the kernel. Returns what the user should know.
     pub fn close(&self, io: &mut impl Io, worker: usize) -> Vec<String> {
-        let (failed, waits) = io.close_spools(self.kinds.len());
+        let (failed, waits) = io.close_spools(self.base + self.kinds.len());
         let mut notes: Vec<String> = self
             .kinds
             .iter()
-            .zip(failed)
+            .zip(failed.into_iter().skip(self.base))
             .filter_map(|(kind, error)| Some(format!("{} of worker {worker} are not whole: {}", kind.stem(), error?)))
             .collect();
         if waits > 0 {

@@ -5,7 +5,7 @@
 //! their piece was taken. Handshakes belong to connections and not to requests, and are in none of them.
 
 use super::{
-    conn::{State, flag},
+    conn::{State, flag, mark},
     dispatch::Source,
     io::Io,
     tls::{Opened, Stopped},
@@ -74,6 +74,9 @@ impl<I: Io> Worker<'_, I> {
             trip.sent_bytes = out;
             if out >= trip.total_bytes && !trip.sent.is_some() {
                 trip.sent = now;
+                if self.conns[conn.index()].is(mark::CANCEL) {
+                    self.wait_to_cancel(conn, now);
+                }
             }
         }
         self.counts.sent_bytes += n;

@@ -1,7 +1,7 @@
 //! What happens to connection slots: taken, opened, kept, closed, timed out.
 
 use super::{
-    conn::{State, flag},
+    conn::{State, flag, mark},
     io::Io,
     worker::Worker,
 };
@@ -11,6 +11,9 @@ use crate::data::{
     outcome::{ErrorClass, Outcome},
     plan::Reuse,
 };
+
+/// No connection is held.
+pub(super) const NOTHING: u32 = u32::MAX;
 
 impl<I: Io> Worker<'_, I> {
     /// An operation of a slot was handed to the ring.
@@ -54,9 +57,14 @@ impl<I: Io> Worker<'_, I> {
         false
     }
 
-    /// Takes a slot for the next request, which goes to the target whose turn it is. An idle connection goes before a new one.
+    /// Takes a slot for the next request: its session's own connection, or one to the target whose turn it is. An idle connection
+    /// goes before a new one.
     #[inline]
-    pub(super) fn take_slot(&mut self) -> Option<(ConnId, u16)> {
+    pub(super) fn take_slot(&mut self, instance: u32) -> Option<(ConnId, u16)> {
+        if let Some(conn) = self.held(instance) {
+            self.let_go(conn);
+            return Some((conn, self.conns[conn.index()].target));
+        }
         let target = self.next_target as usize;
         let slot = if self.has_idle(target) { self.idle[target].pop() } else { self.closed.pop() }?;
         self.conns[slot as usize].clear(flag::LISTED);
@@ -209,12 +217,64 @@ impl<I: Io> Worker<'_, I> {
     #[inline]
     pub(super) fn keep_or_close(&mut self, conn: ConnId) {
         let c = &mut self.conns[conn.index()];
+        let goes_on = c.is(mark::GOES_ON);
+        c.marks &= !mark::GOES_ON;
         if c.has(flag::LAST) || self.shared.plan.reuse == Reuse::Never {
             self.begin_close(conn);
+        } else if self.shared.plan.reuse == Reuse::Session {
+            if goes_on && self.phase == self.playing && self.hold(conn) {
+                self.conns[conn.index()].set(flag::KEPT);
+                self.trips[conn.index()].uses += 1;
+            } else {
+                self.begin_close(conn);
+            }
         } else {
             c.set(flag::KEPT);
             self.trips[conn.index()].uses += 1;
             self.list_idle(conn);
+        }
+    }
+
+    /// The idle connection that a session's next turn goes over (`--reuse session`).
+    #[inline]
+    pub(super) fn held(&self, instance: u32) -> Option<ConnId> {
+        self.holds.get(instance as usize).copied().filter(|&slot| slot != NOTHING).map(ConnId)
+    }
+
+    /// Keeps an open connection for the session that it just carried. False when that has one already: turns of a graph run
+    /// side by side.
+    fn hold(&mut self, conn: ConnId) -> bool {
+        let c = &mut self.conns[conn.index()];
+        match self.holds.get_mut(c.instance as usize) {
+            Some(held) if *held == NOTHING => {
+                *held = conn.0;
+                c.marks |= mark::HELD;
+                c.state = State::Idle;
+                self.deadlines[conn.index()] = Nanos::NONE;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A session's connection is its own no more.
+    fn let_go(&mut self, conn: ConnId) {
+        let c = &mut self.conns[conn.index()];
+        if c.is(mark::HELD) {
+            c.marks &= !mark::HELD;
+            if let Some(held) = self.holds.get_mut(c.instance as usize) {
+                *held = NOTHING;
+            }
+        }
+    }
+
+    /// Closes what sessions held that ended without a request of theirs having ended.
+    #[inline]
+    pub(super) fn close_dropped(&mut self) {
+        while let Some(instance) = self.agenda.next_dropped() {
+            if let Some(conn) = self.held(instance) {
+                self.begin_close(conn);
+            }
         }
     }
 
@@ -227,6 +287,8 @@ impl<I: Io> Worker<'_, I> {
         if !matches!(c.state, State::Connecting | State::Handshaking) {
             self.counts.connections = self.counts.connections.saturating_sub(1);
         }
+        self.let_go(conn);
+        let c = &mut self.conns[conn.index()];
         let connecting = c.state == State::Connecting;
         c.state = State::Closing;
         c.clear(flag::WAITED);
@@ -265,7 +327,25 @@ impl<I: Io> Worker<'_, I> {
         let c = &self.conns[conn.index()];
         let whole = c.start.plus(t.request_ns);
         // The first byte of the final response counts: an interim one is no answer.
-        if !c.first_byte.is_some() { whole.min(c.start.plus(t.first_byte_ns)) } else { whole.min(now.plus(t.idle_ns)) }
+        let moved = if !c.first_byte.is_some() {
+            whole.min(c.start.plus(t.first_byte_ns))
+        } else {
+            whole.min(now.plus(t.idle_ns))
+        };
+        if c.is(mark::CANCEL) { moved.min(self.cancel_at(conn)) } else { moved }
+    }
+
+    /// When a request that is to be broken off is: a time after its last byte was taken; none before that.
+    fn cancel_at(&self, conn: ConnId) -> Nanos {
+        let after_ns = self.shared.legs[self.phase].plan.cancel.map_or(u64::MAX, |c| c.after_ns);
+        self.trips[conn.index()].sent.get().map_or(Nanos::NONE, |sent| Nanos(sent).plus(after_ns))
+    }
+
+    /// The last byte was taken of a request that is to be broken off.
+    #[cold]
+    pub(super) fn wait_to_cancel(&mut self, conn: ConnId, now: Nanos) {
+        self.deadlines[conn.index()] = self.deadline(conn, now);
+        self.next_sweep = self.next_sweep.min(self.deadlines[conn.index()]);
     }
 
     /// Ends what has outlived its deadline, and finds the next time to look.
@@ -284,6 +364,12 @@ impl<I: Io> Worker<'_, I> {
     #[cold]
     fn timed_out(&mut self, conn: ConnId, now: Nanos) {
         self.deadlines[conn.index()] = Nanos::NONE;
+        let played = self.enter(conn);
+        self.end_late(conn, now);
+        self.switch(played);
+    }
+
+    fn end_late(&mut self, conn: ConnId, now: Nanos) {
         let t = &self.shared.plan.timeouts;
         let c = &self.conns[conn.index()];
         match c.state {
@@ -297,6 +383,11 @@ impl<I: Io> Worker<'_, I> {
                 self.begin_close(conn);
             }
             State::Busy if c.has(flag::ANSWERED) => self.answered(conn, true, now),
+            State::Busy if c.is(mark::CANCEL) && self.cancel_at(conn) <= now => {
+                self.conns[conn.index()].marks |= mark::CANCELLED;
+                self.end_request(conn, Outcome::Cut, "", now);
+                self.begin_close(conn);
+            }
             State::Busy => {
                 let class = if c.start.plus(t.request_ns) <= now {
                     ErrorClass::RequestTimeout
@@ -319,6 +410,8 @@ impl<I: Io> Worker<'_, I> {
         let (record, instance, warmup) = (c.record, c.instance, c.has(flag::WARMUP));
         self.warm_in_flight -= u64::from(warmup);
         c.clear(flag::WAITED | flag::OF_REQUEST);
+        self.prefilling -= u32::from(c.is(mark::PREFILL));
+        c.marks &= !mark::OF_REQUEST;
         self.counts.in_flight -= 1;
         self.counts.issued -= 1;
         self.counts.missed += 1;
@@ -332,21 +425,35 @@ impl<I: Io> Worker<'_, I> {
     /// Cuts every request in flight.
     pub(super) fn cut_all(&mut self, now: Nanos) {
         for slot in 0..self.conns.len() as u32 {
-            let conn = ConnId(slot);
-            let c = &self.conns[conn.index()];
-            match c.state {
-                State::Busy if c.has(flag::ANSWERED) => self.answered(conn, true, now),
-                State::Busy => {
-                    self.end_request(conn, Outcome::Cut, "", now);
-                    self.begin_close(conn);
-                }
-                State::Connecting | State::Handshaking if c.has(flag::WAITED) => {
-                    self.miss_waiting(conn, now);
-                    self.begin_close(conn);
-                }
-                _ => {}
+            self.cut(ConnId(slot), now);
+        }
+    }
+
+    /// Cuts what is still in flight of phases before the one that is played.
+    pub(super) fn cut_old(&mut self, now: Nanos) {
+        for slot in 0..self.conns.len() as u32 {
+            if self.conns[slot as usize].is(mark::OLD) {
+                self.cut(ConnId(slot), now);
             }
         }
+    }
+
+    fn cut(&mut self, conn: ConnId, now: Nanos) {
+        let played = self.enter(conn);
+        let c = &self.conns[conn.index()];
+        match c.state {
+            State::Busy if c.has(flag::ANSWERED) => self.answered(conn, true, now),
+            State::Busy => {
+                self.end_request(conn, Outcome::Cut, "", now);
+                self.begin_close(conn);
+            }
+            State::Connecting | State::Handshaking if c.has(flag::WAITED) => {
+                self.miss_waiting(conn, now);
+                self.begin_close(conn);
+            }
+            _ => {}
+        }
+        self.switch(played);
     }
 
     /// Arms again the receives that ended for want of buffers, now that some came back.

@@ -131,7 +131,10 @@ impl Tally {
         match outcome {
             Outcome::Succeeded => self.count_success(row, body_bytes),
             Outcome::Failed(class) => self.count_failure(row, class, evidence),
-            Outcome::Cut => result.buckets.cut += 1,
+            Outcome::Cut => {
+                result.buckets.cut += 1;
+                result.buckets.cancelled += u64::from(row.has(Row::CANCELLED));
+            }
         }
     }
 

@@ -1,11 +1,13 @@
-//! One worker: the loop, and how requests begin. What completions do is in `dispatch`, what connections do in `slots`.
+//! One worker: the loop, and how requests begin. What completions do is in `dispatch`, what connections do in `slots`, and what
+//! turns one phase into the next in `phases`. The file is a little long, as the loop and its start are read as one.
 //!
 //! After [`Worker::new`] nothing here allocates, locks, logs or formats.
 
 use super::{
-    conn::{Conn, IdleRing, State, Stream, Trip, flag},
+    conn::{Conn, IdleRing, State, Stream, Trip, flag, mark},
     io::Io,
     live::{Control, Counts, Halt, Live},
+    phases::{Leg, Part},
     quiet::Quiet,
     rows::Kept,
     stamps::Stamps,
@@ -17,11 +19,11 @@ use std::sync::Arc;
 use crate::{
     cache::View,
     data::{
-        ConnId, Nanos, Result, WorkerId, limits,
+        ConnId, Nanos, Result, limits,
         plan::{Pace, Plan, SendPath},
-        results::{EndedBy, WorkerResult},
+        results::EndedBy,
     },
-    pace::{Agenda, Pick, Work},
+    pace::{Agenda, Free, Pick, Work, draw},
     sys::{
         area::Area,
         clock::Clock,
@@ -42,7 +44,9 @@ const SPIN_NS: u64 = 50_000;
 /// What all workers of a run share, read-only.
 #[derive(Debug)]
 pub(super) struct Shared {
+    /// What all phases have in common: the first one's.
     pub plan: Plan,
+    pub legs: Vec<Leg>,
     pub view: Arc<View>,
     /// Heads: by target, and by target and record template where records bring their own.
     pub heads: Heads,
@@ -50,8 +54,6 @@ pub(super) struct Shared {
     pub addresses: Vec<(u16, u16)>,
     pub control: Control,
     pub live: Vec<Live>,
-    /// Roots of a pass.
-    pub roots: u64,
     pub clock: Clock,
     /// None where no target has TLS.
     pub tls: Option<Settings>,
@@ -97,8 +99,22 @@ pub(super) struct Worker<'a, I: Io> {
     pub agenda: Agenda,
     pub tally: Tally,
     pub rule: SendRule,
-    /// Requests in flight, at most.
-    pub slots_max: u32,
+    /// Requests in flight, at most, in this turn.
+    pub slots_now: u32,
+    /// Requests without a first token, at most, and how many there are.
+    pub prefill_max: u32,
+    pub prefilling: u32,
+    pub holds: Vec<u32>,
+    /// The phase whose part stands in the worker's fields, and the one that is played. They differ only while a request of an
+    /// earlier phase is looked at.
+    pub phase: usize,
+    pub playing: usize,
+    /// The parts of the other phases.
+    pub parked: Vec<Option<Part>>,
+    /// When what is in flight of an earlier phase is cut; none when nothing is.
+    pub old_until: Nanos,
+    /// The turn is the first of its phase.
+    pub first_turn: bool,
     pub conns: Box<[Conn]>,
     pub trips: Box<[Trip]>,
     pub streams: Box<[Stream]>,
@@ -143,18 +159,17 @@ pub(super) struct Worker<'a, I: Io> {
 }
 
 impl<'a, I: Io> Worker<'a, I> {
-    /// Takes all memory of the worker. `connections` slots, of which `slots_max` may carry a request at the same time.
+    /// Takes all memory of the worker: `connections` slots, and its parts of the phases, of which there is at least one.
     pub fn new(
         shared: &'a Shared,
         io: I,
         index: usize,
-        agenda: Agenda,
+        first: Part,
+        later: Vec<Part>,
         rule: SendRule,
         connections: u32,
-        rows: Option<Kept>,
     ) -> Result<Self> {
         let n = connections as usize;
-        let core = shared.plan.cores.get(index).copied().flatten();
         let blank = Completion {
             op: Op::Cancel,
             conn: ConnId(0),
@@ -168,10 +183,19 @@ impl<'a, I: Io> Worker<'a, I> {
         Ok(Self {
             io,
             index,
-            agenda,
-            tally: Tally::new(WorkerId(index as u16), core, shared.plan.goodput.clone()),
+            agenda: first.agenda,
+            tally: first.tally,
+            rows: first.rows,
+            prefill_max: first.prefill_max,
+            holds: first.holds,
             rule,
-            slots_max: connections,
+            slots_now: 0,
+            prefilling: 0,
+            phase: 0,
+            playing: 0,
+            parked: std::iter::once(None).chain(later.into_iter().map(Some)).collect(),
+            old_until: Nanos::NONE,
+            first_turn: true,
             conns: vec![Conn::CLOSED; n].into(),
             trips: vec![Trip::EMPTY; n].into(),
             streams: vec![Stream::new(Scan::stream()); n].into(),
@@ -195,7 +219,6 @@ impl<'a, I: Io> Worker<'a, I> {
             ended_at: Nanos::ZERO,
             pending: vec![blank; limits::COMPLETIONS_PER_TURN].into(),
             stamps: Stamps::new(n)?,
-            rows,
             piece: Vec::with_capacity(limits::TLS_READ_BYTES.max(limits::RECV_BUFFER_BYTES)),
             shared,
         })
@@ -230,43 +253,85 @@ impl<'a, I: Io> Worker<'a, I> {
         }
     }
 
-    /// Runs from `start` to the end, drain included. The tally is complete after it.
+    /// Runs from `start` to the end, one phase after the other, drains included. The tallies are complete after it.
     pub fn run(&mut self, start: Nanos) -> Result<()> {
         while let left @ 1.. = start.since(self.shared.clock.now()) {
             if left > 200_000 {
                 std::thread::sleep(std::time::Duration::from_nanos(left - 100_000));
             }
         }
-        let usage = cpu::thread_usage();
-        self.start = start;
         self.dispatched = start;
         self.accounted = start;
+        let quiet = Quiet::begin();
+        let mut begin = start;
+        loop {
+            self.play(begin)?;
+            match self.meet()? {
+                Some(next) => begin = next,
+                None => break,
+            }
+        }
+        let now = self.shared.clock.now();
+        self.cut_all(now);
+        drop(quiet);
+        self.finish();
+        Ok(())
+    }
+
+    /// Plays one phase from its start to its end.
+    fn play(&mut self, start: Nanos) -> Result<()> {
+        let usage = cpu::thread_usage();
+        self.start = start;
+        self.first_turn = true;
+        self.spun_ns = 0;
         if let Some(from) = self.agenda.measured_from_ns() {
             self.tally.measure_from(start.plus(from));
         }
+        let open = self.counts.connections;
+        self.tally.result.connections.established_peak = self.tally.result.connections.established_peak.max(open);
         let mut drain_until = Nanos::NONE;
-        let quiet = Quiet::begin();
         loop {
             let now = self.shared.clock.now();
             self.account_turn(now);
             let pick = self.start_due(now);
             if self.ended.is_some() && !drain_until.is_some() {
-                drain_until = now.plus(self.shared.plan.stop.drain_ns);
+                drain_until = now.plus(self.shared.legs[self.phase].plan.stop.drain_ns);
             }
             if self.is_over(pick, now, drain_until) {
                 break;
             }
             self.wait(pick, now, drain_until)?;
-            self.reap();
-            if self.next_sweep <= self.dispatched {
-                self.sweep(self.dispatched);
-            }
+            self.look();
         }
-        drop(quiet);
         self.ended_at = self.shared.clock.now();
-        self.finish();
+        let missed = self.agenda.missed();
+        let result = &mut self.tally.result;
+        result.buckets.missed += missed;
+        result.buckets.scheduled += missed;
         self.cost(usage, start);
         Ok(())
+    }
+
+    /// Reads what came, and ends what is late.
+    pub(super) fn look(&mut self) {
+        self.reap();
+        if self.next_sweep <= self.dispatched {
+            self.sweep(self.dispatched);
+        }
+        if self.old_until <= self.dispatched {
+            self.cut_old(self.dispatched);
+            self.old_until = Nanos::NONE;
+        }
+    }
+
+    /// Shows the other workers how this one's requests have ended, where that can end the run.
+    #[inline]
+    pub(super) fn show_ends(&self) {
+        let leg = &self.shared.legs[self.phase];
+        if leg.plan.stop.max_errors.is_some() {
+            let buckets = &self.tally.result.buckets;
+            leg.ends[self.index].show(buckets.succeeded, buckets.failed);
+        }
     }
 
     /// Accounts the time since the last turn to the timeline.
@@ -277,6 +342,7 @@ impl<'a, I: Io> Worker<'a, I> {
         self.account_in_flight(now);
         self.tally.result.cost.turns += 1;
         self.shared.live[self.index].show(&self.counts);
+        self.show_ends();
     }
 
     /// Adds the requests in flight since the last look, those of the warm-up left out. Called before anything begins or ends.
@@ -301,14 +367,19 @@ impl<'a, I: Io> Worker<'a, I> {
                 self.cut_all(now);
             }
         }
-        let offset = now.since(self.start);
+        // A worker that wakes late begins with what was due at the start, however short the run is.
+        let offset = if std::mem::take(&mut self.first_turn) { 0 } else { now.since(self.start) };
+        self.slots_now = self.agenda.slots(offset);
         let mut begun = 0;
         loop {
             if begun >= limits::STARTS_PER_TURN {
                 return Pick::At(0);
             }
-            let slot_free = self.slot_free();
-            let pick = self.agenda.pick(offset, slot_free);
+            let free = self.free();
+            let pick = self.agenda.pick(offset, free);
+            if !self.holds.is_empty() {
+                self.close_dropped();
+            }
             match pick {
                 Pick::Start(work) => {
                     self.start_work(work, now);
@@ -338,7 +409,7 @@ impl<'a, I: Io> Worker<'a, I> {
         {
             self.tally.measure_from(self.start.plus(from));
         }
-        let Some((conn, target)) = self.take_slot() else { unreachable!("slot_free() found one in this turn") };
+        let Some((conn, target)) = self.take_slot(work.instance) else { unreachable!("free() found one in this turn") };
         let c = &mut self.conns[conn.index()];
         c.record = work.record;
         c.instance = work.instance;
@@ -348,12 +419,22 @@ impl<'a, I: Io> Worker<'a, I> {
         c.start = Nanos::NONE;
         c.first_byte = Nanos::NONE;
         c.clear(flag::OF_REQUEST);
+        c.marks &= !mark::OF_REQUEST;
         if work.warmup {
             c.set(flag::WARMUP);
+        } else if let Some(cancel) = self.shared.legs[self.phase].plan.cancel
+            && (draw(self.shared.plan.seed, work.unit, work.record.0) as f64) < cancel.share * 2f64.powi(64)
+        {
+            c.marks |= mark::CANCEL;
+        }
+        if self.prefill_max != u32::MAX {
+            c.marks |= mark::PREFILL;
+            self.prefilling += 1;
         }
         let trip = &mut self.trips[conn.index()];
         trip.due = work.due_ns.map_or(self.dispatched.min(now), |due| self.start.plus(due));
         trip.unit = work.unit;
+        trip.phase = self.phase as u16;
         trip.sent = Nanos::NONE;
         (trip.sent_bytes, trip.total_bytes, trip.received_bytes) = (0, 0, 0);
         (trip.kept_first, trip.kept_last) = (0, 0);
@@ -422,10 +503,16 @@ impl<'a, I: Io> Worker<'a, I> {
         }
     }
 
-    /// The agenda may be asked for another start.
+    /// What the agenda may be asked for.
     #[inline]
-    fn slot_free(&mut self) -> bool {
-        self.counts.in_flight < u64::from(self.slots_max) && self.any_slot()
+    fn free(&mut self) -> Free {
+        if self.counts.in_flight >= u64::from(self.slots_now) || self.prefilling >= self.prefill_max {
+            return Free::all(false);
+        }
+        let any = self.any_slot();
+        let own =
+            !any && !self.holds.is_empty() && self.agenda.later_instance().is_some_and(|i| self.held(i).is_some());
+        Free { root: any, later: any || own }
     }
 
     /// True when nothing is left to do.
@@ -433,14 +520,18 @@ impl<'a, I: Io> Worker<'a, I> {
         if self.ended.is_none() {
             return false;
         }
-        if self.counts.in_flight == 0 && matches!(pick, Pick::Done) {
+        let goes_on = self.phase + 1 < self.shared.legs.len() && self.shared.control.asked().is_none();
+        let seamless = goes_on && self.shared.legs[self.phase].seamless;
+        if matches!(pick, Pick::Done) && (self.counts.in_flight == 0 || seamless) {
             return true;
         }
         if now < drain_until {
             return false;
         }
         self.agenda.shut(now.since(self.start));
-        self.cut_all(now);
+        if !seamless {
+            self.cut_all(now);
+        }
         true
     }
 
@@ -450,13 +541,16 @@ impl<'a, I: Io> Worker<'a, I> {
             Pick::At(offset) => self.start.plus(offset),
             Pick::Start(_) | Pick::Wait | Pick::Done => Nanos::NONE,
         };
-        let mut until = due.min(self.next_sweep).min(drain_until).min(now.plus(limits::WAIT_MAX_NS));
+        let slots = self.agenda.slots_until_ns();
+        let slots = if slots == u64::MAX { Nanos::NONE } else { self.start.plus(slots) };
+        let mut until = due.min(self.next_sweep).min(drain_until).min(slots).min(self.old_until);
+        until = until.min(now.plus(limits::WAIT_MAX_NS));
         if self.ended.is_none()
             && let Some(stop) = self.agenda.stop_ns()
         {
             until = until.min(self.start.plus(stop));
         }
-        let early = match self.shared.plan.pace {
+        let early = match self.shared.legs[self.phase].plan.pace {
             Pace::Sleep => 0,
             Pace::Hybrid => SPIN_NS,
             Pace::Spin => u64::MAX,
@@ -503,17 +597,16 @@ impl<'a, I: Io> Worker<'a, I> {
 
     /// Closes every connection, and waits a moment for the kernel to give everything back.
     fn finish(&mut self) {
-        let missed = self.agenda.missed();
-        let result = &mut self.tally.result;
-        result.buckets.missed += missed;
-        result.buckets.scheduled += missed;
         for slot in 0..self.conns.len() as u32 {
             if !matches!(self.conns[slot as usize].state, State::Closed | State::Closing) {
                 self.begin_close(ConnId(slot));
             }
         }
-        if let Some(rows) = &self.rows {
-            rows.flush(&mut self.io);
+        for phase in 0..=self.playing {
+            self.switch(phase);
+            if let Some(rows) = &self.rows {
+                rows.flush(&mut self.io);
+            }
         }
         // A tenth of a second is enough for every completion but the notification of a peer that does not acknowledge: such a
         // connection is aborted.
@@ -552,12 +645,6 @@ impl<'a, I: Io> Worker<'a, I> {
         // Spinning for a due time uses the core and is no work: a worker that spins is not busy.
         cost.idle_ns = cost.wall_ns.saturating_sub(cost.cpu_user_ns + cost.cpu_system_ns) + self.spun_ns;
         (cost.sq_full, cost.cq_overflow) = (sq_full, cq_overflow);
-    }
-
-    /// The result, after [`Worker::run`].
-    pub fn into_result(self) -> (WorkerResult, EndedBy, Option<u64>) {
-        let from = self.agenda.measured_from_ns();
-        (self.tally.result, self.ended.unwrap_or(EndedBy::Dataset), from)
     }
 }
 

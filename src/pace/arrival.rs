@@ -40,7 +40,9 @@ struct Piece {
 impl Curve {
     /// A curve from its segments.
     ///
-    /// Errors: no segment, a negative or non-finite value, or a curve that ends at 0 (it would never go on).
+    /// A curve that ends at 0 has no arrivals after its end.
+    ///
+    /// Errors: no segment, a negative or non-finite value, or no rate above 0 anywhere.
     pub fn new(segments: &[Segment]) -> Result<Self> {
         let mut pieces: Vec<Piece> = Vec::with_capacity(segments.len() + 1);
         let (mut at_s, mut before) = (0.0, 0.0);
@@ -58,12 +60,11 @@ impl Curve {
             }
         }
         let last = segments.last().map_or(0.0, |s| s.to);
-        if last <= 0.0 {
-            return Err(Error::usage(
-                "the rate ends at 0, so that the run would never go on; give it a last rate above 0, or -d",
-            ));
+        if last <= 0.0 && before <= 0.0 {
+            return Err(Error::usage("the rate is 0 from the start to the end: nothing would ever be sent"));
         }
-        pieces.push(Piece { at_s, length_s: f64::INFINITY, from: last, slope: 0.0, before, within: f64::INFINITY });
+        let within = if last > 0.0 { f64::INFINITY } else { 0.0 };
+        pieces.push(Piece { at_s, length_s: f64::INFINITY, from: last, slope: 0.0, before, within });
         Ok(Self { pieces })
     }
 
@@ -75,6 +76,9 @@ impl Curve {
             *piece += 1;
         }
         let p = &self.pieces[*piece];
+        if p.length_s.is_infinite() && p.from == 0.0 {
+            return u64::MAX;
+        }
         let into = arrivals - p.before;
         let s = if p.slope == 0.0 {
             into / p.from
@@ -84,6 +88,16 @@ impl Curve {
         };
         let s = if s.is_nan() { 0.0 } else { s.min(p.length_s) };
         ((p.at_s + s) * SECOND as f64) as u64
+    }
+
+    /// How many arrivals are expected before a time, nanoseconds.
+    fn expected_by(&self, at_ns: u64) -> f64 {
+        let at_s = at_ns as f64 / SECOND as f64;
+        let piece = self.pieces.iter().rev().find(|p| p.at_s <= at_s);
+        piece.map_or(0.0, |p| {
+            let s = (at_s - p.at_s).min(p.length_s);
+            p.before + p.from * s + p.slope / 2.0 * s * s
+        })
     }
 }
 
@@ -128,6 +142,21 @@ impl Arrivals {
         // The first arrival of a constant process is at once; that of a random one is a gap from the start.
         arrivals.position = arrivals.gaps.first();
         Ok(arrivals)
+    }
+
+    /// Index of the first arrival that is due at `at_ns` or later, by arithmetic; none for a random process, whose gaps must be
+    /// drawn one by one.
+    pub(super) fn first_at(&mut self, at_ns: u64) -> Option<u64> {
+        if !matches!(self.gaps, Gaps::Constant) {
+            return None;
+        }
+        let guess = self.curve.expected_by(at_ns).max(0.0) as u64;
+        // The guess is off by rounding alone: the due times themselves decide.
+        let mut index = guess.saturating_sub(2);
+        while self.curve.time_ns(index as f64, &mut 0) < at_ns {
+            index += 1;
+        }
+        Some(index)
     }
 
     /// Due time of arrival `index`, nanoseconds from the start. `index` must not fall from call to call.
@@ -240,9 +269,29 @@ mod tests {
     }
 
     #[test]
-    fn curves_that_cannot_go_on_are_refused() {
-        assert!(Curve::new(&[]).is_err());
-        assert!(Curve::new(&[Segment { duration_ns: SECOND, from: 5.0, to: 0.0 }]).is_err());
+    fn arrivals_before_a_time_are_counted_as_they_would_be_walked() {
+        let curve = [
+            Segment { duration_ns: 3 * SECOND, from: 0.0, to: 900.0 },
+            Segment { duration_ns: SECOND, from: 0.0, to: 0.0 },
+            Segment { duration_ns: 2 * SECOND, from: 333.3, to: 100.0 },
+        ];
+        for curve in [&curve[..], &flat(7.7), &flat(100_000.0)] {
+            let due = dues(Arrival::Constant, curve, 3_000);
+            let mut a = Arrivals::new(Arrival::Constant, curve, 7).unwrap();
+            for at_ns in (0..due[2_900]).step_by((due[2_900] / 777) as usize).chain([due[5], due[5] + 1, due[2_000]]) {
+                let walked = due.iter().filter(|&&t| t < at_ns).count() as u64;
+                assert_eq!(a.first_at(at_ns), Some(walked), "{at_ns}");
+            }
+        }
+        assert_eq!(Arrivals::new(Arrival::Poisson, &flat(5.0), 7).unwrap().first_at(SECOND), None);
+    }
+
+    #[test]
+    fn a_rate_that_ends_at_0_ends_and_one_that_is_always_0_is_refused() {
+        let fade = [Segment { duration_ns: SECOND, from: 10.0, to: 0.0 }];
+        let due = dues(Arrival::Constant, &fade, 7);
+        assert!(due[4] < SECOND && due[5] == u64::MAX && due[6] == u64::MAX, "{due:?}");
+        assert!(Curve::new(&[]).is_err() && Curve::new(&flat(0.0)).is_err());
         assert!(Curve::new(&flat(f64::NAN)).is_err());
         assert!(Arrivals::new(Arrival::Gamma(0.0), &flat(1.0), 0).is_err());
     }

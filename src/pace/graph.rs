@@ -145,6 +145,27 @@ impl Graph {
         self.join.get(record.index()).copied().filter(|&j| j != u16::MAX)
     }
 
+    /// How many records wait for another, each counted once a wait.
+    pub fn edges(&self) -> usize {
+        self.successors.len()
+    }
+
+    /// Turns of the session that begins at a record, in a graph without forks; none where a record has several successors or
+    /// predecessors.
+    pub fn turns(&self, root: RecordId) -> Option<u32> {
+        let (mut turns, mut at) = (1, root);
+        loop {
+            match *self.successors(at) {
+                [] => return Some(turns),
+                [next] if self.predecessors(RecordId(next)) == 1 => {
+                    turns += 1;
+                    at = RecordId(next);
+                }
+                _ => return None,
+            }
+        }
+    }
+
     /// Most joins of one graph.
     pub const fn joins_max(&self) -> u16 {
         self.joins_max

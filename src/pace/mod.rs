@@ -6,13 +6,17 @@
 
 pub mod agenda;
 mod arrival;
+mod cap;
 mod graph;
+mod lanes;
 mod order;
 mod roots;
 mod source;
 
-pub use agenda::{Agenda, Pick, Work};
+pub use agenda::{Agenda, Free, Pick, Work};
 pub use arrival::Curve;
+pub use cap::ramp_of_slots;
 pub use graph::{Edges, Graph};
+pub use order::draw;
 pub use roots::{Place, Roots};
 pub use source::{Next, Source, Unit};

@@ -25,6 +25,12 @@ pub(super) const fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// A uniform draw for one request: the same whatever the workers, and independent of the order of a pass.
+#[inline]
+pub fn draw(seed: u64, unit: u64, record: u32) -> u64 {
+    mix(mix(seed ^ 0x6361_6e63_656c) ^ mix(unit) ^ mix(u64::from(record)).rotate_left(32))
+}
+
 /// A value below `n` from a uniform 64-bit one (multiply and shift; the bias is below n / 2^64).
 #[inline]
 const fn bounded(x: u64, n: u64) -> u64 {

@@ -12,6 +12,8 @@ pub struct Roots {
     due_ns: Box<[u64]>,
     /// What one pass over the schedule takes until the next may begin, nanoseconds.
     period_ns: u64,
+    /// Turns of each root's session, as long as `count`; empty where nobody asks.
+    turns: Box<[u32]>,
 }
 
 /// What a record says about its place in a run.
@@ -62,12 +64,22 @@ impl Roots {
                 timed.sort_by_key(|&(due, _)| due);
                 Ok(Self::scheduled(&timed, last, *speedup, *max_gap_ns))
             }
-            _ if !chained => {
-                Ok(Self { records: None, count: u64::from(records), due_ns: Box::default(), period_ns: 0 })
-            }
+            _ if !chained => Ok(Self {
+                records: None,
+                count: u64::from(records),
+                due_ns: Box::default(),
+                period_ns: 0,
+                turns: Box::default(),
+            }),
             _ => {
                 let roots: Box<[u32]> = (0..records).filter(|&r| place(RecordId(r)).predecessors == 0).collect();
-                Ok(Self { count: roots.len() as u64, records: Some(roots), due_ns: Box::default(), period_ns: 0 })
+                Ok(Self {
+                    count: roots.len() as u64,
+                    records: Some(roots),
+                    due_ns: Box::default(),
+                    period_ns: 0,
+                    turns: Box::default(),
+                })
             }
         }
     }
@@ -88,7 +100,27 @@ impl Roots {
         let whole = if max_gap_ns == u64::MAX { (last.saturating_sub(first) as f64 / speedup) as u64 } else { 0 };
         // The next pass begins one mean gap after the last of this one, so that repeating keeps the rate.
         let period_ns = last_root.max(whole) + last_root / (due_ns.len() as u64 - 1).max(1);
-        Self { count: records.len() as u64, records: Some(records.into()), due_ns: due_ns.into(), period_ns }
+        Self {
+            count: records.len() as u64,
+            records: Some(records.into()),
+            due_ns: due_ns.into(),
+            period_ns,
+            turns: Box::default(),
+        }
+    }
+
+    /// The same with the length of each root's session, in turns.
+    ///
+    /// Errors: those of `turns`.
+    pub fn with_turns(mut self, turns: impl Fn(RecordId) -> Result<u32>) -> Result<Self> {
+        self.turns = (0..self.count).map(|p| turns(self.record(p))).collect::<Result<_>>()?;
+        Ok(self)
+    }
+
+    /// Turns of the session at a position; 1 where nobody asked.
+    #[inline]
+    pub fn turns(&self, position: u64) -> u32 {
+        self.turns.get(position as usize).copied().unwrap_or(1)
     }
 
     /// How many roots a pass has.
@@ -119,6 +151,14 @@ impl Roots {
     #[inline]
     pub fn due_ns(&self, pass: u64, position: u64) -> u64 {
         self.period_ns.saturating_mul(pass).saturating_add(self.due_ns[position as usize])
+    }
+
+    /// Running number of the first root, over all passes, that is due at `at_ns` or later.
+    pub fn first_at(&self, at_ns: u64) -> u64 {
+        let pass = at_ns.checked_div(self.period_ns).unwrap_or(0);
+        let within = at_ns - pass * self.period_ns;
+        // The pass before may reach into this one by nothing: its last root is due before its period is over.
+        pass.saturating_mul(self.count).saturating_add(self.due_ns.partition_point(|&due| due < within) as u64)
     }
 
     /// Due time of the last root of a pass, nanoseconds from the start; 0 without a schedule.
@@ -184,6 +224,21 @@ mod tests {
             |r: RecordId| Place { inside: true, predecessors: usize::from(!r.0.is_multiple_of(3)), due_ns: None };
         let r = Roots::new(7, place, true, &Shape::Closed).unwrap();
         assert_eq!((0..r.count()).map(|p| r.record(p).0).collect::<Vec<_>>(), [0, 3, 6]);
+    }
+
+    #[test]
+    fn the_first_root_at_a_time_is_found_over_passes() {
+        let r = roots(&[Some(0), Some(100), Some(200)], &schedule(0, u64::MAX, u64::MAX, 1.0)).unwrap();
+        let due = |unit: u64| r.due_ns(unit / 3, unit % 3);
+        for at_ms in 0..1_500 {
+            let first = r.first_at(at_ms * MILLISECOND);
+            assert!(
+                due(first) >= at_ms * MILLISECOND && (first == 0 || due(first - 1) < at_ms * MILLISECOND),
+                "{at_ms}"
+            );
+        }
+        let fast = roots(&[Some(0), Some(100), Some(200)], &schedule(0, u64::MAX, u64::MAX, 1e8)).unwrap();
+        assert!(fast.first_at(100 * SECOND) > 1_000_000_000, "and takes no walk");
     }
 
     #[test]

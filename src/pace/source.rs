@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{arrival::Arrivals, order, roots::Roots};
+use super::{
+    arrival::Arrivals,
+    lanes::{Lanes, Sitting},
+    order,
+    roots::Roots,
+};
 use crate::data::{
     RecordId, Result,
     plan::{Order, Plan, Shape},
@@ -15,6 +20,10 @@ pub struct Unit {
     pub index: u64,
     /// The record.
     pub record: RecordId,
+    /// Slot of its first turn and how many turns are played, where users have slots; else 0 and all.
+    pub slot: u64,
+    /// See `slot`.
+    pub turns: u32,
 }
 
 /// When the next root may start.
@@ -33,6 +42,9 @@ pub enum Next {
 pub struct Source {
     roots: Arc<Roots>,
     arrivals: Option<Arrivals>,
+    lanes: Option<Lanes>,
+    /// What `lanes` said last.
+    sitting: Sitting,
     order: Order,
     seed: u64,
     /// Next root, and next arrival of an arrival process; both step by `stride`.
@@ -52,21 +64,64 @@ impl Source {
     pub fn new(roots: Arc<Roots>, plan: &Plan, worker: usize, workers: usize) -> Result<Self> {
         let arrivals = match &plan.shape {
             Shape::Rate { arrival, curve } => Some(Arrivals::new(*arrival, curve, plan.seed)?),
-            Shape::Closed | Shape::Schedule { .. } => None,
+            Shape::Closed | Shape::Schedule { .. } | Shape::Users { .. } => None,
+        };
+        let lanes = match plan.shape {
+            Shape::Users { users, rps } => Some(Lanes::new(users, rps, worker, workers)),
+            _ => None,
         };
         let end = plan.stop.passes.map_or(u64::MAX, |passes| passes.saturating_mul(roots.count()));
-        Ok(Self {
+        let mut source = Self {
             // A schedule has one order: that of its times.
             order: if roots.timed() { Order::Sequential } else { plan.order },
             seed: plan.seed,
             arrivals,
+            lanes,
+            sitting: Sitting { unit: 0, slot: 0, turns: u32::MAX },
             unit: worker as u64,
             arrival: worker as u64,
             stride: workers as u64,
             end: if roots.count() == 0 { 0 } else { end },
             roots,
             due_ns: None,
-        })
+        };
+        source.sit();
+        Ok(source)
+    }
+
+    /// Finds the next session of the worker's users, where there are users.
+    fn sit(&mut self) {
+        let Some(lanes) = &mut self.lanes else { return };
+        let (roots, n) = (&self.roots, self.roots.count());
+        let turns_of = |unit: u64| roots.turns(order::position(self.order, self.seed, n, unit / n, unit % n));
+        match lanes.next(self.end, turns_of) {
+            Some(sitting) => (self.sitting, self.unit) = (sitting, sitting.unit),
+            None => self.unit = self.end,
+        }
+    }
+
+    /// When a turn of a user's session is due, nanoseconds from the start; none where there are no users.
+    #[inline]
+    pub fn turn_ns(&self, slot: u64, turn: u32) -> Option<u64> {
+        self.lanes
+            .as_ref()
+            .map(|lanes| lanes.due_ns(slot.saturating_add(u64::from(turn).saturating_mul(lanes.users()))))
+    }
+
+    /// Uses up the roots due before `end_ns`, at most `most`, and counts them, where that takes no walk.
+    pub fn skip_arrivals(&mut self, end_ns: u64, most: u64) -> Option<u64> {
+        let left = if self.lanes.is_none() && self.roots.timed() {
+            self.roots.first_at(end_ns).saturating_sub(self.unit).div_ceil(self.stride)
+        } else {
+            let after = self.arrivals.as_mut()?.first_at(end_ns)?;
+            after.saturating_sub(self.arrival).div_ceil(self.stride)
+        };
+        let roots = (self.end.saturating_sub(self.unit)).div_ceil(self.stride);
+        let n = left.min(roots).min(most);
+        self.arrival += n * self.stride;
+        self.unit = self.unit.saturating_add(n.saturating_mul(self.stride));
+        self.due_ns = None;
+        Some(n)
     }
 
     /// True when there are roots left.
@@ -83,6 +138,9 @@ impl Source {
         }
         if self.arrivals.is_some() {
             return Next::At(self.arrival_ns());
+        }
+        if let Some(due) = self.turn_ns(self.sitting.slot, 0) {
+            return Next::At(due);
         }
         if self.roots.timed() {
             let n = self.roots.count();
@@ -121,9 +179,14 @@ impl Source {
         debug_assert!(self.has_roots());
         let n = self.roots.count();
         let position = order::position(self.order, self.seed, n, self.unit / n, self.unit % n);
-        let unit = Unit { index: self.unit, record: self.roots.record(position) };
-        self.unit += self.stride;
-        self.take_arrival();
+        let Sitting { slot, turns, .. } = self.sitting;
+        let unit = Unit { index: self.unit, record: self.roots.record(position), slot, turns };
+        if self.lanes.is_some() {
+            self.sit();
+        } else {
+            self.unit += self.stride;
+            self.take_arrival();
+        }
         unit
     }
 }

@@ -18,6 +18,7 @@ use super::{Asked, Merged, Percentile, Summary, merge};
 
 pub fn plan() -> Plan {
     Plan {
+        phase: None,
         targets: vec![Target {
             url: "http://127.0.0.1:8080/v1/chat/completions".into(),
             host: "127.0.0.1:8080".into(),
@@ -31,8 +32,18 @@ pub fn plan() -> Plan {
         catch_up: CatchUp::On,
         concurrency: 4,
         concurrency_asked: true,
+        ramp: Vec::new(),
+        prefill: None,
+        cancel: None,
         connections: 4,
-        stop: Stop { requests: Some(100), duration_ns: None, passes: None, drain_ns: 5 * SECOND, max_errors: None },
+        stop: Stop {
+            requests: Some(100),
+            duration_ns: None,
+            sessions: None,
+            passes: None,
+            drain_ns: 5 * SECOND,
+            max_errors: None,
+        },
         warmup: Warmup::None,
         order: Order::Sequential,
         seed: 42,

@@ -12,9 +12,12 @@ use super::table::Table;
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Planned {
+    /// Name of the phase, in a run of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
     /// As the user wrote them, without passwords.
     pub urls: Vec<String>,
-    /// `closed`, `rate` or `schedule`.
+    /// `closed`, `rate`, `schedule` or `users`.
     pub shape: String,
     /// Arrival process of a rate: `constant`, `poisson`, `gamma:2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,6 +25,18 @@ pub struct Planned {
     /// Rate at the end of the curve, requests a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_rps: Option<f64>,
+    /// `--user-centric`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub users: Option<u64>,
+    /// `--prefill-concurrency`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill_concurrency: Option<u64>,
+    /// `--cancel-rate`, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_percent: Option<f64>,
+    /// `--sessions`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<u64>,
     /// `--speedup` of a schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speedup: Option<f64>,
@@ -66,13 +81,20 @@ impl Planned {
             Shape::Closed => (None, None, None),
             Shape::Rate { arrival, curve } => (Some(arrival_name(*arrival)), curve.last().map(|s| s.to), None),
             Shape::Schedule { speedup, .. } => (None, None, Some(*speedup)),
+            Shape::Users { rps, .. } => (None, Some(*rps), None),
         };
+        let users = if let Shape::Users { users, .. } = plan.shape { Some(u64::from(users)) } else { None };
         let seconds = |ns: u64| ns as f64 / SECOND as f64;
         Self {
+            phase: plan.phase.clone(),
             urls: plan.targets.iter().map(|t| without_password(&t.url)).collect(),
             shape: shape_name(&plan.shape).to_owned(),
             arrival,
             rate_rps,
+            users,
+            prefill_concurrency: plan.prefill.map(u64::from),
+            cancel_percent: plan.cancel.map(|c| c.share * 100.0),
+            sessions: plan.stop.sessions,
             speedup,
             concurrency: u64::from(plan.concurrency),
             concurrency_asked: plan.concurrency_asked,
@@ -134,6 +156,7 @@ fn shape_name(shape: &Shape) -> &'static str {
         Shape::Closed => "closed",
         Shape::Rate { .. } => "rate",
         Shape::Schedule { .. } => "schedule",
+        Shape::Users { .. } => "users",
     }
 }
 
@@ -159,7 +182,11 @@ fn without_password(url: &str) -> String {
 ///
 /// The curve begins with the warm-up, the window after it.
 pub(super) fn asked_rps(plan: &Plan, window_ns: u64) -> Option<f64> {
-    let Shape::Rate { curve, .. } = &plan.shape else { return None };
+    let curve = match &plan.shape {
+        Shape::Rate { curve, .. } => curve,
+        Shape::Users { rps, .. } => return Some(*rps),
+        Shape::Closed | Shape::Schedule { .. } => return None,
+    };
     let from = if let Warmup::Time(ns) = plan.warmup { ns } else { 0 };
     let window = window_ns as f64;
     if window_ns == 0 || curve.iter().all(|s| s.from == s.to && s.to == curve[0].to) {

@@ -146,6 +146,7 @@ pub(super) const COLUMNS: [Column; 37] = [
 pub(super) fn outcome(row: &Row) -> &'static str {
     match Outcome::from_code(row.outcome) {
         Some(Outcome::Succeeded) => "succeeded",
+        Some(Outcome::Cut) if row.has(Row::CANCELLED) => "cancelled",
         Some(Outcome::Cut) => "cut",
         Some(Outcome::Failed(_)) | None => "failed",
     }

@@ -146,6 +146,14 @@ pub struct Requests {
     pub failed: u64,
     pub cut: u64,
     pub missed: u64,
+    /// Of the cut: broken off on purpose.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cancelled: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde asks for a reference
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// Bytes; see [`crate::data::results::Bytes`].
@@ -403,6 +411,7 @@ fn requests(merged: &Merged) -> Requests {
         failed: b.failed,
         cut: b.cut,
         missed: b.missed,
+        cancelled: b.cancelled,
     }
 }
 

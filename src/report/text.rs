@@ -13,6 +13,7 @@ use crate::data::{
 };
 
 use super::{
+    client,
     escape::{escape, printable, shorten},
     percentile::{Percentile, Stats},
     summary::{Status, Summary},
@@ -194,17 +195,24 @@ fn verdict(s: &Summary) -> (Tone, String) {
 /// What was asked for, in a sentence.
 pub(super) fn asked(s: &Summary) -> String {
     let p = &s.plan;
-    let mut text = match p.shape.as_str() {
+    let phase = p.phase.as_ref().map_or_else(String::new, |name| format!("phase {name}: "));
+    let shape = match p.shape.as_str() {
         "rate" => {
             let rate = p.rate_rps.map_or_else(String::new, number);
             format!("open loop, {rate} requests/s {}", p.arrival.as_deref().unwrap_or(""))
         }
+        "users" => format!(
+            "{} users, {} turns/s in all",
+            p.users.map_or_else(String::new, show_count),
+            p.rate_rps.map_or_else(String::new, number)
+        ),
         "schedule" => match p.speedup {
             Some(x) if x != 1.0 => format!("open loop, the dataset's schedule, {} times as fast", number(x)),
             _ => "open loop, the dataset's schedule".to_owned(),
         },
         _ => "closed loop".to_owned(),
     };
+    let mut text = format!("{phase}{shape}");
     if p.concurrency_asked || p.shape == "closed" {
         let _ = write!(text, ", at most {} in flight", show_count(p.concurrency));
     }
@@ -216,6 +224,15 @@ pub(super) fn asked(s: &Summary) -> String {
     }
     if let Some(n) = p.requests {
         let _ = write!(text, ", {} requests", show_count(n));
+    }
+    if let Some(n) = p.sessions {
+        let _ = write!(text, ", {} sessions", show_count(n));
+    }
+    if let Some(n) = p.prefill_concurrency {
+        let _ = write!(text, ", at most {} without a first token", show_count(n));
+    }
+    if let Some(share) = p.cancel_percent {
+        let _ = write!(text, ", {} broken off", percent(share));
     }
     if let Some(n) = p.repeat {
         let _ = write!(text, ", {} through the dataset", if n == 1 { "once".to_owned() } else { format!("{n} times") });
@@ -258,12 +275,10 @@ pub(super) fn rate_gap(s: &Summary) -> Option<String> {
     if missing <= chance || missing < planned * 0.01 {
         return None;
     }
-    let fullest = s.throughput.get("effective_concurrency_max").and_then(|f| f.value).unwrap_or(0.0);
     let cause = if s.requests.missed > 0 {
         format!("{} due requests found no free slot and were dropped as missed", show_count(s.requests.missed))
-    } else if fullest >= 0.97 * s.plan.concurrency as f64 {
-        let cap = if s.plan.concurrency_asked { "-c" } else { "the cap without -c" };
-        format!("all {} slots ({cap}) were taken: answers came too slowly for this rate", s.plan.concurrency)
+    } else if let Some(taken) = slots_taken(s) {
+        taken
     } else if s.client.limited_by_client {
         format!("the client fell behind: {}", s.client.limits.join("; "))
     } else if s.connections.established_peak < s.connections.asked && s.requests.failed > 0 {
@@ -274,6 +289,21 @@ pub(super) fn rate_gap(s: &Summary) -> Option<String> {
     Some(format!("below what was asked by {:.1} %: {cause}", 100.0 * missing / planned))
 }
 
+/// That every slot was taken at some time, in words: what is due then waits for an answer, not for the client.
+fn slots_taken(s: &Summary) -> Option<String> {
+    let fullest = s.throughput.get("effective_concurrency_max").and_then(|f| f.value).unwrap_or(0.0);
+    if fullest < 0.97 * s.plan.concurrency as f64 {
+        return None;
+    }
+    let cap = if s.plan.concurrency_asked { "-c" } else { "the cap without -c" };
+    let slots = match s.plan.concurrency {
+        1 => "the one slot".to_owned(),
+        n => format!("all {n} slots"),
+    };
+    let were = if s.plan.concurrency == 1 { "was" } else { "were" };
+    Some(format!("{slots} ({cap}) {were} taken: answers came too slowly for this rate"))
+}
+
 fn requests(s: &Summary) -> String {
     let r = &s.requests;
     let mut text = format!("{} scheduled = {} issued", show_count(r.scheduled), show_count(r.issued));
@@ -281,6 +311,9 @@ fn requests(s: &Summary) -> String {
     let share =
         s.rate.error_percent.filter(|_| r.failed > 0).map_or_else(String::new, |p| format!(" ({})", percent(p)));
     let _ = write!(text, " + {} failed{share} + {} cut", show_count(r.failed), show_count(r.cut));
+    if r.cancelled > 0 {
+        let _ = write!(text, " ({} broken off on purpose)", show_count(r.cancelled));
+    }
     text
 }
 
@@ -590,7 +623,11 @@ fn machine(out: &mut Out, s: &Summary) {
     }
     let (tone, verdict) = if s.client.limited_by_client {
         let why = s.client.limits.join("; ");
-        (Tone::Warn, format!("the client, not the server, may have been the limit: {why}"))
+        let busy = s.client.busy_max.is_some_and(|b| b > client::BUSY_MAX);
+        match slots_taken(s).filter(|_| !busy && s.plan.is_open_loop()) {
+            Some(taken) => (Tone::Warn, format!("the slots, not the client's speed: {why}; {taken}")),
+            None => (Tone::Warn, format!("the client, not the server, may have been the limit: {why}")),
+        }
     } else {
         (Tone::Plain, "no sign that the client was the limit".to_owned())
     };

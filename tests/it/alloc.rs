@@ -9,7 +9,7 @@ use std::{
 };
 
 use ringload::{
-    cache::View,
+    cache::{BuildRequest, How, Origin, View, open_or_build},
     data::{plan::*, rows::Keep},
     engine::{self, quiet},
     target,
@@ -62,6 +62,7 @@ pub fn while_quiet() -> u64 {
 
 pub fn plan(address: std::net::SocketAddr, shape: Shape) -> Plan {
     Plan {
+        phase: None,
         targets: vec![Target {
             url: "http://test/".into(),
             host: address.to_string(),
@@ -75,10 +76,14 @@ pub fn plan(address: std::net::SocketAddr, shape: Shape) -> Plan {
         catch_up: CatchUp::On,
         concurrency: 32,
         concurrency_asked: true,
+        ramp: Vec::new(),
+        prefill: None,
+        cancel: None,
         connections: 32,
         stop: Stop {
             requests: Some(3_000),
             duration_ns: Some(20_000_000_000),
+            sessions: None,
             passes: None,
             drain_ns: 5_000_000_000,
             max_errors: None,
@@ -151,5 +156,70 @@ fn a_worker_allocates_nothing_under_load_whatever_the_server_does() {
         ("mode=sse&ttft=1ms&itl=1ms&tokens=4", &chat[..], Shape::Closed),
     ] {
         assert_eq!(allocations(options, body, shape), 0, "{options}, {} byte body", body.len());
+    }
+}
+
+/// Sessions of one to four turns.
+fn sessions() -> Arc<View> {
+    let folder = tempfile::tempdir().unwrap();
+    for s in 0..20 {
+        let turns: String = (0..s % 4 + 1).map(|t| format!("{{\"s\":{s},\"t\":{t}}}\n")).collect();
+        std::fs::write(folder.path().join(format!("s{s:02}.jsonl")), turns).unwrap();
+    }
+    let request = BuildRequest::new(vec![Origin::Path(folder.path().to_path_buf())], None);
+    open_or_build(&request, &How::new(1, &false.into(), &|_| ())).unwrap().view
+}
+
+/// Runs phases against the built-in server: what workers allocated under load, and how many requests were issued.
+fn phases(options: &str, view: Arc<View>, changes: &[&dyn Fn(&mut Plan)]) -> (u64, u64) {
+    let options = target::Options::parse(options).unwrap();
+    let listen = target::Listen::Tcp(([127, 0, 0, 1], 0).into());
+    let server = target::start(listen, &options, &[None]).unwrap();
+    let target::Listen::Tcp(address) = *server.addr() else { unreachable!() };
+    let phase = |change: &&dyn Fn(&mut Plan)| {
+        let mut plan = plan(address, Shape::Closed);
+        plan.stop.requests = Some(1_000);
+        plan.warmup = Warmup::None;
+        plan.cores = vec![None, None];
+        change(&mut plan);
+        engine::Phase { plan, seamless: true, keep: None }
+    };
+    let before = WHILE_QUIET.load(Ordering::Relaxed);
+    let results = engine::run_phases(changes.iter().map(phase).collect(), view, &mut |_| {}).unwrap();
+    let after = WHILE_QUIET.load(Ordering::Relaxed);
+    server.stop();
+    let issued = results.iter().flat_map(|r| &r.workers).map(|w| w.buckets.issued).sum();
+    (after - before, issued)
+}
+
+#[test]
+fn no_shape_allocates_under_load_and_no_change_from_phase_to_phase_does() {
+    let rate =
+        |rps| Shape::Rate { arrival: Arrival::Constant, curve: vec![Segment { duration_ns: 0, from: rps, to: rps }] };
+    let sse = "mode=sse&ttft=1ms&itl=1ms&tokens=3";
+    let chat = br#"{"model":"m","messages":[{"role":"user","content":"hello"}],"stream":true}"#;
+    let inline = || Arc::new(View::inline(chat).unwrap());
+    let session = |p: &mut Plan| p.reuse = Reuse::Session;
+    let users = |p: &mut Plan| p.shape = Shape::Users { users: 20, rps: 5_000.0 };
+    let open = |p: &mut Plan| p.shape = rate(8_000.0);
+    let counted = |p: &mut Plan| (p.stop.sessions, p.stop.requests) = (Some(400), None);
+    let ramp = |p: &mut Plan| p.ramp = ringload::pace::ramp_of_slots(32, 50_000_000);
+    let prefill = |p: &mut Plan| p.prefill = Some(4);
+    let cancel = |p: &mut Plan| p.cancel = Some(Cancel { share: 0.3, after_ns: 500_000 });
+    let none = |_: &mut Plan| ();
+    type Case<'a> = (&'a str, &'a str, Arc<View>, &'a [&'a dyn Fn(&mut Plan)], u64);
+    let cases: &[Case<'_>] = &[
+        ("a connection a session", "mode=null", sessions(), &[&session], 1_000),
+        ("users", "mode=null&delay=1ms", sessions(), &[&users], 1_000),
+        ("sessions at a rate", "mode=null&error=20%", sessions(), &[&open], 1_000),
+        ("a count of sessions", "mode=null", sessions(), &[&counted], 1_000),
+        ("a ramp", "mode=null&delay=1ms", inline(), &[&ramp], 1_000),
+        ("a cap on prefill", sse, inline(), &[&prefill], 1_000),
+        ("breaking off", "mode=null&delay=1ms", inline(), &[&cancel], 1_000),
+        ("phases", "mode=null&delay=2ms", inline(), &[&none, &open, &cancel], 3_000),
+    ];
+    for (what, options, view, changes, want) in cases {
+        let (allocated, issued) = phases(options, view.clone(), changes);
+        assert_eq!((allocated, issued), (0, *want), "{what}");
     }
 }

@@ -8,6 +8,7 @@ mod cli;
 mod dataset;
 mod report;
 mod run;
+mod shapes;
 mod streams;
 mod support;
 mod target;

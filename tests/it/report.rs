@@ -39,6 +39,10 @@ const LENGTH_S: u64 = 60;
 fn plan() -> Plan {
     let rate = RATE as f64;
     Plan {
+        phase: None,
+        ramp: Vec::new(),
+        prefill: None,
+        cancel: None,
         targets: vec![Target {
             url: "http://user:hunter22@inference.example:8000/v1/chat/completions".into(),
             host: "inference.example:8000".into(),
@@ -57,6 +61,7 @@ fn plan() -> Plan {
         concurrency_asked: true,
         connections: 256,
         stop: Stop {
+            sessions: None,
             requests: None,
             duration_ns: Some(LENGTH_S * SECOND),
             passes: None,

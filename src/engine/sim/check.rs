@@ -18,8 +18,9 @@ use crate::{
         rows::{Keep, PieceHead, Row, SpoolHeader},
     },
     engine::{
-        SetUp, heads,
+        Phase, addresses, heads, leg,
         live::{Control, Halt, Live},
+        part as new_part,
         rows::Kept,
         worker::{SendRule, Shared, Worker},
     },
@@ -61,7 +62,9 @@ fn views() -> &'static [Arc<View>; 2] {
 
 /// What one seed stands for.
 struct Case {
-    plan: Plan,
+    /// One a phase.
+    plans: Vec<Plan>,
+    seamless: bool,
     view: Arc<View>,
     faults: Faults,
     halt: Option<(u64, Halt)>,
@@ -124,13 +127,14 @@ fn case(seed: u64) -> Case {
             local: rng.random_bool(0.5),
         }],
         head: RequestHead { body_digest: true, ..RequestHead::default() },
-        shape,
+        shape: shape.clone(),
         catch_up: if clean || rng.random_bool(0.7) { CatchUp::On } else { CatchUp::Off },
         concurrency,
         connections: concurrency,
         stop: Stop {
             requests: Some(rng.random_range(1..=120)),
             duration_ns: timed.then(|| rng.random_range(100_000..20_000_000)),
+            sessions: None,
             passes: None,
             drain_ns: if clean { 10_000_000_000 } else { rng.random_range(0..60_000_000) },
             max_errors: None,
@@ -138,7 +142,19 @@ fn case(seed: u64) -> Case {
         order: [Order::Sequential, Order::Shuffle, Order::Random][rng.random_range(0..3)],
         seed,
         timeouts,
-        reuse: if rng.random_bool(0.8) { Reuse::KeepAlive } else { Reuse::Never },
+        reuse: match rng.random_range(0..10) {
+            0..=1 => Reuse::Never,
+            2..=5 if !view.is_flat() => Reuse::Session,
+            _ => Reuse::KeepAlive,
+        },
+        prefill: rng.random_bool(0.3).then(|| rng.random_range(1..=concurrency)),
+        cancel: (!clean && rng.random_bool(0.3))
+            .then(|| Cancel { share: rng.random_range(0.1..=1.0), after_ns: rng.random_range(0..20_000_000) }),
+        ramp: if shape == Shape::Closed && rng.random_bool(0.3) {
+            crate::pace::ramp_of_slots(concurrency, rng.random_range(1..30_000_000))
+        } else {
+            Vec::new()
+        },
         send: [SendPath::Auto, SendPath::Copy, SendPath::ZeroCopy, SendPath::File][rng.random_range(0..4)],
         pace: [Pace::Sleep, Pace::Hybrid][rng.random_range(0..2)],
         preconnect: rng.random_bool(0.5),
@@ -147,7 +163,21 @@ fn case(seed: u64) -> Case {
     };
     let halt = (!clean && rng.random_bool(0.2))
         .then(|| (rng.random_range(0..10_000_000), if rng.random_bool(0.5) { Halt::Drain } else { Halt::Now }));
-    Case { plan, view, faults, halt, clean }
+    let mut plans = vec![plan];
+    // Sometimes a second phase of another shape, with fewer or more in flight, begins before or after the first is drained.
+    while plans.len() < 3 && rng.random_bool(0.4) {
+        let mut next = plans[0].clone();
+        next.stop.requests = Some(rng.random_range(1..=60));
+        next.concurrency = rng.random_range(1..=concurrency);
+        next.prefill = None;
+        next.ramp = Vec::new();
+        if rng.random_bool(0.5) {
+            next.shape = Shape::Closed;
+        }
+        plans.push(next);
+    }
+    let seamless = rng.random_bool(0.5);
+    Case { plans, seamless, view, faults, halt, clean }
 }
 
 fn rows_of(bytes: &[u8]) -> Vec<Row> {
@@ -157,16 +187,20 @@ fn rows_of(bytes: &[u8]) -> Vec<Row> {
 
 /// Runs one seed, and holds it to everything that must be true.
 fn run(seed: u64, folder: &std::path::Path) {
-    let Case { plan, view, faults, halt, clean } = case(seed);
+    let Case { plans, seamless, view, faults, halt, clean } = case(seed);
     // The clock is copied into the worker: a few bytes a seed are given away.
     let time: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(1)));
-    let set_up = SetUp::new(&plan, &view).unwrap();
+    let plan = plans[0].clone();
+    let folders: Vec<_> = (0..plans.len()).map(|k| folder.join(k.to_string())).collect();
+    folders.iter().for_each(|f| std::fs::create_dir_all(f).unwrap());
+    let asked: u64 = plans.iter().filter_map(|p| p.stop.requests).sum();
+    let legs = plans.into_iter().map(|plan| leg(Phase { plan, seamless, keep: None }, &view, 1).unwrap()).collect();
     let shared = Shared {
         heads: heads(&plan, &view).unwrap(),
-        addresses: set_up.addresses.clone(),
+        addresses: addresses(&plan).unwrap(),
+        legs,
         control: Control::default(),
         live: vec![Live::default()],
-        roots: set_up.roots.count(),
         clock: Clock::driven(time),
         tls: None,
         view: view.clone(),
@@ -177,22 +211,43 @@ fn run(seed: u64, folder: &std::path::Path) {
     ring.halt = halt;
     let room = ring.areas[0].len() - shared.heads.bytes_max();
     let rule = SendRule::new(plan.send, plan.targets[0].local, true, true, room.min(2_000));
-    let agenda = crate::pace::Agenda::new(plan, set_up.roots, set_up.graph, 0, 1, plan.concurrency).unwrap();
-    let keep = Keep { folder: folder.to_path_buf(), chunk_times: true, responses: 7 };
-    let (kept, _files) = Kept::create(&keep, WorkerId(0), 1).unwrap();
-    kept.begin(&mut ring, WorkerId(0), 0);
-    let mut worker = Worker::new(&shared, ring, 0, agenda, rule, plan.connections, Some(kept)).unwrap();
+    let mut spools = 0;
+    let mut parts = Vec::new();
+    for (leg, folder) in shared.legs.iter().zip(&folders) {
+        let keep = Keep { folder: folder.clone(), chunk_times: true, responses: 7 };
+        let (kept, files) = Kept::create(&keep, WorkerId(0), 1, spools).unwrap();
+        kept.begin(&mut ring, WorkerId(0), 0);
+        spools += files.len();
+        parts.push(new_part(0, leg, Some(kept)).unwrap());
+    }
+    let mut parts = parts.into_iter();
+    let first = parts.next().unwrap();
+    let mut worker = Worker::new(&shared, ring, 0, first, parts.collect(), rule, plan.connections).unwrap();
     if plan.preconnect {
         worker.preconnect(plan.connections).unwrap();
     }
     worker.run(shared.clock.now()).unwrap();
 
+    let mut whole_run = WorkerResult::new(WorkerId(0), None, 2);
+    let mut phases = 0;
+    for k in 0..folders.len() {
+        worker.switch(k);
+        if worker.start.is_some() {
+            phases += 1;
+            assert!(worker.tally.result.buckets.add_up(), "{:?}", worker.tally.result.buckets);
+            let [rows, chunks, responses] = &worker.io.spools[3 * k..3 * k + 3] else { panic!("three spools") };
+            let rows = rows_of(rows);
+            check_rows(&rows, &worker.tally.result);
+            check_kept(&rows, chunks, responses, &worker.tally.result);
+            add(&mut whole_run, &worker.tally.result);
+        }
+    }
     let ring = &worker.io;
     assert_eq!(ring.in_kernel, 0, "something is left in the kernel: {:?}", ring.socks);
     assert!(ring.socks.iter().all(|s| !s.open), "a socket is left open");
     assert_eq!(ring.free.len() + ring.returned.len(), ring.buffers.len(), "a buffer is lost");
-    assert_eq!(worker.counts.in_flight, 0);
-    let result = &worker.tally.result;
+    assert_eq!((worker.counts.in_flight, worker.prefilling), (0, 0));
+    let result = &whole_run;
     let buckets = result.buckets;
     assert!(buckets.add_up(), "{buckets:?}");
     assert_eq!(result.errors.iter().sum::<u64>(), buckets.failed, "each failure has one class");
@@ -207,21 +262,20 @@ fn run(seed: u64, folder: &std::path::Path) {
     let bytes = &result.bytes;
     assert_eq!(bytes.sent, bytes.sent_copied + bytes.sent_zero_copy + bytes.sent_file, "bytes by path");
     assert_eq!(result.series[Metric::RequestLatency as usize].count, buckets.succeeded);
-    let [rows, chunks, responses] = &ring.spools[..] else { panic!("three spools") };
-    let rows = rows_of(rows);
-    check_rows(&rows, result);
-    check_kept(&rows, chunks, responses, result);
-    let in_flight: u64 = result.timeline.rows().iter().map(|slice| slice.in_flight_ns).sum();
-    let of_requests: u64 = rows.iter().filter_map(|r| r.start.get().map(|start| r.done.since(Nanos(start)))).sum();
-    assert!(of_requests <= in_flight, "{of_requests} ns of requests, {in_flight} ns in flight");
-    if plan.stop_session_on_failure || clean {
+    if shared.legs.len() == 1 {
+        let rows = rows_of(&ring.spools[0]);
+        let in_flight: u64 = worker.tally.result.timeline.rows().iter().map(|slice| slice.in_flight_ns).sum();
+        let of_requests: u64 = rows.iter().filter_map(|r| r.start.get().map(|start| r.done.since(Nanos(start)))).sum();
+        assert!(of_requests <= in_flight, "{of_requests} ns of requests, {in_flight} ns in flight");
+    }
+    // A phase that goes over into the next leaves sessions behind, and the next begins them anew.
+    if phases == 1 && (plan.stop_session_on_failure || clean) {
         assert!(log.too_early.is_empty(), "sent before the turn before was answered: {:?}", log.too_early);
     }
     if clean {
-        let asked = plan.stop.requests.unwrap_or(0);
         assert_eq!((buckets.scheduled, buckets.succeeded), (asked, asked), "{buckets:?} {:?}", result.samples);
         assert_eq!((heads, whole, log.good_read), (asked, asked, asked));
-        if plan.order == Order::Sequential && view.is_flat() {
+        if shared.legs.len() == 1 && plan.order == Order::Sequential && view.is_flat() {
             let n = log.whole.len() as u64;
             for (record, &seen) in log.whole.iter().enumerate() {
                 assert_eq!(seen, asked / n + u64::from((record as u64) < asked % n), "record {record}");
@@ -261,6 +315,22 @@ fn check_kept(rows: &[Row], chunks: &[u8], responses: &[u8], result: &WorkerResu
         };
     }
     assert!(ends <= 7, "{ends} responses were kept");
+}
+
+/// Adds what the checks look at.
+fn add(sum: &mut WorkerResult, part: &WorkerResult) {
+    sum.buckets.add(&part.buckets);
+    for (a, b) in sum.errors.iter_mut().zip(&part.errors) {
+        *a += b;
+    }
+    sum.bytes.sent += part.bytes.sent;
+    sum.bytes.sent_copied += part.bytes.sent_copied;
+    sum.bytes.sent_zero_copy += part.bytes.sent_zero_copy;
+    sum.bytes.sent_file += part.bytes.sent_file;
+    for (a, b) in sum.series.iter_mut().zip(&part.series) {
+        a.count += b.count;
+    }
+    sum.samples.extend(part.samples.iter().cloned());
 }
 
 fn check_rows(rows: &[Row], result: &WorkerResult) {
