@@ -7,10 +7,13 @@
 //! This file is long because opening, unpacking, cutting and hashing an input once is one promise: what is hashed is parsed.
 
 use std::{
-    fs::File,
+    fs::{File, OpenOptions},
     io::{self, Read},
     ops::Range,
-    os::unix::fs::{FileExt, MetadataExt},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -18,6 +21,10 @@ use std::{
     },
 };
 
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, poll},
+};
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -31,6 +38,8 @@ use crate::{
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 /// Standard input that is kept in memory; more of it goes to an unlinked file.
 const MEMORY_BYTES: usize = 16 << 20;
+/// Milliseconds between two looks for an interrupt while a pipe is silent.
+const PIPE_LOOK_MS: u8 = 50;
 /// Files of a directory that are held open from the hashing to the parsing; the rest is opened again and held to its checksums.
 const OPEN_FILES_MAX: usize = 64;
 /// Files of a directory. More is a mistake such as a home directory.
@@ -150,14 +159,15 @@ pub(super) struct Input {
 impl Input {
     /// Finds and opens the files. Standard input is read to its end, into `folder` when it is long.
     pub(super) fn open(origins: &[Origin], folder: &Path, how: &How<'_>) -> Result<Self> {
-        if let [Origin::Stdin] = origins {
-            return Self::of_pipe(&mut io::stdin().lock(), folder, how);
-        }
         let mut sources = Vec::new();
         let mut directory = false;
         for origin in origins {
             match origin {
-                Origin::Stdin => sources.push(read_pipe_to_end(&mut io::stdin().lock(), folder, how)?),
+                Origin::Stdin => {
+                    let stdin = io::stdin();
+                    let mut pipe = Patient { wait: stdin.as_fd(), from: stdin.lock(), how };
+                    sources.push(read_pipe_to_end(&mut pipe, "-".into(), folder, how)?);
+                }
                 Origin::Path(path) => {
                     let meta = std::fs::metadata(path).map_err(|e| Error::file("cannot open", path, e))?;
                     if meta.is_dir() {
@@ -167,8 +177,10 @@ impl Input {
                             let open = sources.len() < OPEN_FILES_MAX;
                             sources.push(open_file(&file, relative, open)?);
                         }
-                    } else {
+                    } else if meta.is_file() {
                         sources.push(open_file(path, String::new(), true)?);
+                    } else {
+                        sources.push(open_pipe(path, folder, how)?);
                     }
                 }
             }
@@ -180,8 +192,9 @@ impl Input {
     }
 
     /// The content of a pipe, to its end.
+    #[cfg(test)]
     pub(super) fn of_pipe(pipe: &mut dyn Read, folder: &Path, how: &How<'_>) -> Result<Self> {
-        Ok(Self { sources: vec![read_pipe_to_end(pipe, folder, how)?], directory: false, several: false })
+        Ok(Self { sources: vec![read_pipe_to_end(pipe, "-".into(), folder, how)?], directory: false, several: false })
     }
 
     /// Bytes of all files.
@@ -518,9 +531,6 @@ fn open_file(path: &Path, relative: String, keep_open: bool) -> Result<Source> {
     let file = File::open(path).map_err(open)?;
     let meta = file.metadata().map_err(open)?;
     let name = path.to_string_lossy().into_owned();
-    if !meta.is_file() {
-        return read_pipe(file, name);
-    }
     let mut first = [0; 16];
     let mut have = 0;
     while have < first.len() {
@@ -536,19 +546,41 @@ fn open_file(path: &Path, relative: String, keep_open: bool) -> Result<Source> {
     Ok(Source { name, relative, bytes, stamp: Stamp::of(&meta), packing, pieces: Vec::new(), digest: None })
 }
 
-/// A path that is a pipe or a device: read like standard input, but only as much as memory is meant for.
-fn read_pipe(mut file: File, name: String) -> Result<Source> {
-    let mut all = Vec::new();
-    let limit = 64 * MEMORY_BYTES as u64;
-    let read = (&mut file).take(limit + 1).read_to_end(&mut all);
-    read.map_err(|e| Error::file("cannot read", Path::new(&name), e))?;
-    if all.len() as u64 > limit {
-        return Err(Error::dataset(
-            Place::file(name),
-            "a device or pipe of more than 1 GiB; give it on standard input",
-        ));
+/// A path that is a pipe or a device: read like standard input.
+fn open_pipe(path: &Path, folder: &Path, how: &How<'_>) -> Result<Source> {
+    // Not to wait here for somebody to write: that is waited for below, where an interrupt is heard.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = file.map_err(|e| Error::file("cannot open", path, e))?;
+    let mut pipe = Patient { wait: file.as_fd(), from: &file, how };
+    read_pipe_to_end(&mut pipe, path.to_string_lossy().into_owned(), folder, how)
+}
+
+/// Reads a pipe that may be silent for long, and hears an interrupt meanwhile.
+struct Patient<'a, R> {
+    wait: BorrowedFd<'a>,
+    from: R,
+    how: &'a How<'a>,
+}
+
+impl<R: Read> Read for Patient<'_, R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.how.check().is_err() {
+                // The caller asks by itself, and ends.
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let mut fds = [PollFd::new(self.wait, PollFlags::POLLIN)];
+            match poll(&mut fds, PIPE_LOOK_MS) {
+                Ok(0) | Err(Errno::EINTR) => continue,
+                // What cannot be waited for can be read all the same.
+                Ok(_) | Err(_) => {}
+            }
+            match self.from.read(out) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
     }
-    in_memory(all, name)
 }
 
 fn in_memory(all: Vec<u8>, name: String) -> Result<Source> {
@@ -559,9 +591,8 @@ fn in_memory(all: Vec<u8>, name: String) -> Result<Source> {
 }
 
 /// Reads a pipe to its end: into memory, or into a file without a name in `folder` once it is long.
-fn read_pipe_to_end(input: &mut dyn Read, folder: &Path, how: &How<'_>) -> Result<Source> {
-    let name = "-".to_owned();
-    let failed = |e| Error::file("cannot read", Path::new("standard input"), e);
+fn read_pipe_to_end(input: &mut dyn Read, name: String, folder: &Path, how: &How<'_>) -> Result<Source> {
+    let failed = |e| Error::file("cannot read", Path::new(if name == "-" { "standard input" } else { &name }), e);
     let mut start = Vec::new();
     let mut block = vec![0; PIECE_BYTES];
     let mut spill: Option<File> = None;

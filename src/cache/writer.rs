@@ -32,7 +32,7 @@ const WINDOW_BYTES: usize = 32 << 20;
 /// A shared stretch inside a body makes two spans more; below this, copying it again is cheaper than sending it by itself
 /// (a blocking scattered send: 16 spans cost a 100 KB body about 30 % more than one span, 4 spans about 5 %).
 const RUN_BYTES_MIN: usize = 16 << 10;
-/// A shared stretch at the front of a body makes one span more, and is what sessions repeat.
+/// A shared stretch at the front of a body, or behind another one there, makes one span more, and is what sessions repeat.
 const FRONT_BYTES_MIN: usize = 4 << 10;
 /// Spans of a body. One send takes 64; one of them is the head.
 const SPANS_MAX: usize = 48;
@@ -372,7 +372,8 @@ impl<'a> Writer<'a> {
                 (None, Some(offset)) => self.run_in_store(body, at, done, offset, scratch)?,
                 (None, None) => None,
             };
-            let Some(run) = run.filter(|run| worth(run, done, body.len())) else { continue };
+            let history = parts.iter().all(|part| !matches!(part, Part::Own { .. }));
+            let Some(run) = run.filter(|run| worth(run, done, body.len(), history)) else { continue };
             if done < run.start {
                 parts.push(Part::Own { start: done, bytes: run.start - done, offset: 0 });
             }
@@ -604,10 +605,13 @@ struct Run {
     part: Part,
 }
 
-/// True when sharing a run costs less than storing it again. `done` bytes of the body are dealt with.
-fn worth(run: &Run, done: usize, body: usize) -> bool {
+/// True when sharing a run costs less than storing it again. `done` bytes of the body are dealt with, all of them by sharing
+/// when it is a `history` so far.
+fn worth(run: &Run, done: usize, body: usize, history: bool) -> bool {
     let bytes = run.part.bytes();
-    let front = run.start == 0 && done == 0;
+    // The history of a session was stored in pieces, one a window. A piece that is refused would be stored again in each
+    // later window, with all that follows it.
+    let front = history && run.start == done;
     bytes >= RUN_BYTES_MIN || front && (bytes >= FRONT_BYTES_MIN || bytes == body)
 }
 

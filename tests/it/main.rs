@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod alloc;
+mod cache;
 mod cli;
 mod dataset;
 mod report;

@@ -47,6 +47,17 @@ fn a_session_that_repeats_its_history_is_stored_once_and_sent_in_few_spans() {
 }
 
 #[test]
+fn a_history_that_grows_by_little_is_not_stored_again_in_each_window() {
+    let b = Bench::new();
+    // Three windows, in each of which a session grows by less than what is worth a span in the middle of a body.
+    let want = agents(60, 30, 6000, 2500);
+    let auto = of(&b, &b.file("d.jsonl", &jsonl(&want)), Dedup::Auto, 2);
+    assert_eq!(bodies(&auto.view), want);
+    let share = auto.view.stored_bytes() as f64 / auto.view.body_bytes_total() as f64;
+    assert!(share < 0.09, "{share}");
+}
+
+#[test]
 fn sessions_of_a_directory_share_exactly_without_a_search() {
     let b = Bench::new();
     fs::create_dir(b.path("dir")).unwrap();
