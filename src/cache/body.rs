@@ -160,9 +160,11 @@ pub struct Resources {
 /// Sorts out what of the flags matters for a format. None for a format whose records are bodies.
 pub fn resolve(asked: &Asked, format: Format, reading: &Reading) -> Result<Option<(Shaping, Resources)>, Error> {
     let kind = match format.bodies() {
-        Kind::Verbatim if reading.reformat => Kind::Formatted,
+        Kind::Verbatim if reading.reformat && format == Format::SagemakerDataCapture => Kind::Formatted,
         // Answers are cut from the corpus too.
-        Kind::Formatted if reading.synthesized_answers => Kind::Synthesized { block_size: 1 },
+        Kind::Formatted if reading.synthesized_answers && matches!(format, Format::MultiTurn | Format::DagJsonl) => {
+            Kind::Synthesized { block_size: 1 }
+        }
         kind => kind,
     };
     if kind == Kind::Verbatim {

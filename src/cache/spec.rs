@@ -134,6 +134,8 @@ pub struct Reading {
     pub entries: Option<u64>,
     /// Seed of those draws.
     pub draw_seed: u64,
+    /// Names of the pools, which are those of their files: the one place where the name of an input reaches a body.
+    pub pools: Vec<String>,
 }
 
 impl Spec {
@@ -216,6 +218,7 @@ mod tests {
                 synthesized_answers: false,
                 entries: Some(7),
                 draw_seed: 1,
+                pools: vec!["query".into(), "passages".into()],
             },
             shaping: Some(shaping),
             ..Spec::verbatim(Digest([7; 32]), "mooncake_trace")
@@ -299,7 +302,7 @@ mod tests {
         // skipped in the writing would be missing there.
         let Spec { layout: _, input: _, format: _, reading, dedup: _, store: _, shaping } = full();
         let Reading { limit: _, skip_bad: _, verbatim_lines: _, reformat: _, .. } = &reading;
-        let Reading { synthesized_answers: _, entries: _, draw_seed: _, .. } = reading;
+        let Reading { synthesized_answers: _, entries: _, draw_seed: _, pools: _, .. } = reading;
         let Some(Shaping { endpoint: _, models: _, streaming: _, legacy_max_tokens: _, server_token_count: _, .. }) =
             &shaping
         else {
@@ -325,7 +328,7 @@ mod tests {
         let Multipliers { prefix_len: _, prompt_len: _, output_len: _, prefix_roots: _, max_isl: _, max_osl: _ } =
             multipliers;
         let text = String::from_utf8(full().canonical()).unwrap();
-        let names = "layout input format reading limit skip_bad verbatim_lines reformat synthesized_answers entries draw_seed media dedup store shaping endpoint models streaming \
+        let names = "layout input format reading limit skip_bad verbatim_lines reformat synthesized_answers entries draw_seed pools media dedup store shaping endpoint models streaming \
                      legacy_max_tokens server_token_count per_chunk_usage extra_inputs system_prompt template output_tokens \
                      synthesis recipe tokenizer corpus seed global_blocks block_size derivation separator multipliers \
                      prefix_len prompt_len output_len prefix_roots max_isl max_osl";

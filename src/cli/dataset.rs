@@ -68,6 +68,7 @@ pub fn request(
             synthesized_answers: shaping.bodies.assistant == AssistantFlag::Synth,
             entries: shaping.bodies.entries,
             draw_seed: seed,
+            ..Reading::default()
         },
         shaping: shaping.bodies.asked(seed)?,
         dedup: match shaping.dedup {

@@ -272,6 +272,11 @@ pub fn parse_pools(
     }
 }
 
+/// The name that [`parse_pools`] gives the pool of a file.
+pub fn pool_name(file: &str) -> &str {
+    random_pool::stem(file)
+}
+
 /// A caller that does not look at [`shape`].
 fn misread(format: Format, file: &str) -> Error {
     Error::dataset(Place::file(file), format!("{} is not read in this way", format.name()))

@@ -97,7 +97,7 @@ fn entry<'a>(pool: &'a str, line: &'a [u8]) -> Read<Content<'a>> {
     content::content(&fields, pool, line)
 }
 
-fn stem(name: &str) -> &str {
+pub(super) fn stem(name: &str) -> &str {
     let name = name.rsplit('/').next().unwrap_or(name);
     let name = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
     name.rsplit_once('.').map_or(name, |(stem, _)| stem)
