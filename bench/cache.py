@@ -129,7 +129,8 @@ class Bench:
 
     def build(self):
         rows = []
-        for name, low, high in (("1 to 4 KB", 1_000, 4_000), ("100 to 500 KB", 100_000, 500_000)):
+        kinds = {"small": ("1 to 4 KB", 1_000, 4_000), "large": ("100 to 500 KB", 100_000, 500_000)}
+        for name, low, high in [kinds[kind] for kind in self.args.lines.split(",")]:
             path, size, count = self.lines("build.jsonl", self.args.bytes, low, high)
             subprocess.run(["cat", path], stdout=subprocess.DEVNULL, check=True)
             os.sync()
@@ -190,7 +191,7 @@ class Bench:
             with open(path, "w", buffering=1 << 22) as out:
                 for i in range(count):
                     out.write('{"messages":[],"n":%d}\n' % i)
-            built, built_s, _ = self.ringload("build", path, "--format", "raw_payload", "--json")
+            built, built_s, peak = self.ringload("build", path, "--format", "raw_payload", "--json")
             # Nothing that was touched within two seconds is trusted by its times; then one hit notes down what it checked.
             time.sleep(2.5)
             for _ in range(2):
@@ -199,7 +200,7 @@ class Bench:
             took = [self.first_byte("-f", path, "--format", "raw_payload") for _ in range(max(5, self.args.rounds))]
             firsts, ends = [t[0] for t in took], [t[1] for t in took]
             rows.append({
-                "records": count, "build_s": round(built_s, 2), "first_byte_ms": round(median(firsts), 1), "first_byte_ms_all": rounded(firsts, 1),
+                "records": count, "build_s": round(built_s, 2), "build_peak_MiB": round(peak, 1), "first_byte_ms": round(median(firsts), 1), "first_byte_ms_all": rounded(firsts, 1),
                 "process_ms": round(median(ends), 1), "hit_over_build": round(median(firsts) / 1e3 / built_s, 4),
                 "index_MB": round(os.path.getsize(os.path.join(built["entry"], "index.dat")) / MB, 1),
             })
@@ -300,6 +301,7 @@ def main():
     ap.add_argument("--bin", default="target/release/ringload")
     ap.add_argument("--dir", help="where datasets and caches go; they take 5 GB")
     ap.add_argument("--bytes", type=int, default=2_000 * MB, help="size of the datasets of `build`")
+    ap.add_argument("--lines", default="small,large", help="kinds of lines of `build`")
     ap.add_argument("--records", type=int, default=10_000_000, help="the most records of `hit`")
     ap.add_argument("--bodies", type=int, default=200_000, help="bodies of `aiperf`")
     ap.add_argument("--core", default="0", help="the core of sha256sum")

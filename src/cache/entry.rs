@@ -1,7 +1,8 @@
 //! An entry on disk: is it whole, is it the one that was asked for, and may it be used.
 //!
 //! Promises: an entry is used only when its manifest, sizes, header, columns and spans all agree with each other and with the
-//! key. Any doubt is a miss with a reason, never an error. Body bytes are checked on request. The checksums of a large index
+//! key. Any doubt is a miss with a reason, never an error. Body bytes are checked on request, and when the file system says that
+//! somebody touched their file since it was built. The checksums of a large index
 //! are checked once: as long as the two files keep inode, size and times they are those that were checked.
 
 use std::{
@@ -18,7 +19,7 @@ use super::{
     input::Stamp,
     layout,
     manifest::Manifest,
-    memo::Memo,
+    memo::{Checked, Memo},
     pack,
     spec::{Key, Store},
     view::View,
@@ -115,18 +116,29 @@ pub(super) fn open(wanted: &Wanted<'_>, depth: Depth, memo: &Memo, threads: usiz
     let mut view = View::new(map, Arc::new(data_map), Some(manifest))?;
     agree(&view)?;
     view.keep_open(directory);
-    let known = match (&stamps, &index_kept) {
-        (Some((index, data)), Ok(file)) => large && memo.was_checked(index, data, file),
+    let was_checked = |what| match (&stamps, &index_kept) {
+        (Some((index, data)), Ok(file)) => memo.was_checked(what, index, data, file),
         _ => false,
     };
-    if !known {
+    let keep_checked = |what| {
+        if let (Some((index, data)), Ok(file)) = (&stamps, &index_kept) {
+            memo.keep_checked(what, index, data, file, began_ns);
+        }
+    };
+    if !(large && was_checked(Checked::Index)) {
         view.check_columns(threads)?;
-        if let (Some((index, data)), Ok(file), true) = (&stamps, &index_kept, large) {
-            memo.keep_checked(index, data, file, began_ns);
+        if large {
+            keep_checked(Checked::Index);
         }
     }
     if depth == Depth::Bodies {
         check_bodies(&view, threads)?;
+    } else if touched(&view, stamps.as_ref().map(|(_, data)| data)) && !was_checked(Checked::Data) {
+        if !view.data_is_whole(threads) {
+            return Err("dataset.dat is damaged".into());
+        }
+        view.note_data_was_checked();
+        keep_checked(Checked::Data);
     }
     if view.damaged() {
         return Err("its files were cut short while they were read".into());
@@ -156,6 +168,14 @@ pub(super) fn in_use(folder: &Path) -> bool {
         }
     }
     true
+}
+
+/// True when the data file is not as the builder left it: copied, unpacked, restored, or edited.
+fn touched(view: &View, data: Option<&Stamp>) -> bool {
+    let Some(manifest) = view.manifest() else { return true };
+    // The user's own file is known by its digest.
+    manifest.spec.store == Store::Copy
+        && (manifest.data_stamp.is_none() || manifest.data_stamp != data.map(Stamp::identity))
 }
 
 /// Holds the manifest to the index.

@@ -132,6 +132,14 @@ impl Stamp {
     }
 }
 
+impl Stamp {
+    /// All of it but the device, whose number may be another after a restart.
+    pub(super) fn identity(&self) -> String {
+        let Self { device: _, inode, bytes, mtime_ns, ctime_ns } = self;
+        format!("{inode}/{bytes}/{mtime_ns}/{ctime_ns}")
+    }
+}
+
 /// One file of the input.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -378,6 +386,14 @@ impl Source {
         match now.map(|meta| Stamp::of(&meta)) {
             // A link made or rights changed move ctime and no byte; bytes are held to their checksums anyway.
             Ok(now) if Stamp { ctime_ns: self.stamp.ctime_ns, ..now } == self.stamp => Ok(()),
+            _ => Err(self.changed()),
+        }
+    }
+
+    /// An error when anything at all was done to an open file since: for bytes that are mapped and not held to a checksum.
+    pub(super) fn check_untouched(&self) -> Result<()> {
+        match self.file().map(|file| file.metadata()) {
+            Some(Ok(meta)) if Stamp::of(&meta) == self.stamp => Ok(()),
             _ => Err(self.changed()),
         }
     }

@@ -28,6 +28,9 @@ pub struct Manifest {
     pub data_bytes: u64,
     /// Checksum of `dataset.dat`.
     pub data_check: String,
+    /// What the file system said of `dataset.dat` when it was written (`Stamp::identity`). A file of which it says something
+    /// else was copied or touched, and is read whole before it is used. None where no such file was left.
+    pub data_stamp: Option<String>,
     /// Length of `index.dat`.
     pub index_bytes: u64,
     /// Checksum of the header of `index.dat`, which holds those of its columns.

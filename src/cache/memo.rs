@@ -24,6 +24,24 @@ const TEXT_BYTES_MAX: u64 = 4096;
 /// First word of a memo; a change of what a digest means is a new number.
 const MAGIC: &str = "ringload-memo-1";
 
+/// What of an entry was checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Checked {
+    /// The columns of its index.
+    Index,
+    /// Every byte of its data.
+    Data,
+}
+
+impl Checked {
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Index => "e-",
+            Self::Data => "d-",
+        }
+    }
+}
+
 /// The memos of one cache directory; none when there is no directory to keep them in.
 #[derive(Debug)]
 pub(super) struct Memo {
@@ -63,16 +81,16 @@ impl Memo {
         }
     }
 
-    /// True when the two files of an entry are those that were checked whole before.
-    pub(super) fn was_checked(&self, index: &Stamp, data: &Stamp, index_file: &File) -> bool {
-        let kept = self.path(index, "e-").and_then(|path| read(&path, index));
+    /// True when the two files of an entry are those that were checked before.
+    pub(super) fn was_checked(&self, what: Checked, index: &Stamp, data: &Stamp, index_file: &File) -> bool {
+        let kept = self.path(index, what.prefix()).and_then(|path| read(&path, index));
         kept.is_some_and(|text| text == stamp_text(data)) && has_ctime(index_file)
     }
 
-    /// Keeps that the two files of an entry were checked whole, beginning at `began_ns`.
-    pub(super) fn keep_checked(&self, index: &Stamp, data: &Stamp, index_file: &File, began_ns: i128) {
+    /// Keeps that the two files of an entry were checked, beginning at `began_ns`.
+    pub(super) fn keep_checked(&self, what: Checked, index: &Stamp, data: &Stamp, index_file: &File, began_ns: i128) {
         if at_rest(index, began_ns) && at_rest(data, began_ns) && has_ctime(index_file) {
-            self.write(index, "e-", &stamp_text(data), began_ns);
+            self.write(index, what.prefix(), &stamp_text(data), began_ns);
         }
     }
 

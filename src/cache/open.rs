@@ -18,7 +18,7 @@ use super::{
     build::{self, Work},
     entry::{self, Depth, Doubt, Wanted},
     folder::{self, Temporary, Trust},
-    input::{Input, Origin},
+    input::{Input, Origin, Stamp},
     layout,
     lock::{self, Lock},
     manifest::Manifest,
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     data::{Error, Result},
-    formats::Format,
+    formats::{self, Format},
     sys::{self, mem::Map},
 };
 
@@ -164,6 +164,9 @@ pub(super) fn open_with(request: &BuildRequest, how: &How<'_>, try_lock: TryLock
     let (shaping, mut resources) = body::resolve(&request.shaping, format, &request.reading)?.unzip();
     let digest = input.digest(&memo, how)?;
     let mut spec = spec_of(request, format, digest, shaping);
+    if formats::shape(format) == formats::Shape::Pools {
+        spec.reading.pools = input.sources.iter().map(|s| formats::pool_name(&s.name).to_owned()).collect();
+    }
     if let (Some(shaping), Some(resources), true) = (&mut spec.shaping, &mut resources, format.names_files()) {
         // What the dataset names is as much its content as what it says.
         input.make_ready(digest, how)?;
@@ -275,7 +278,13 @@ impl Search<'_> {
         let wanted = Wanted { folder: &folder, key, reference: self.input.sources[0].file() };
         let depth = if self.request.verify { Depth::Bodies } else { Depth::Index };
         match entry::open(&wanted, depth, &self.memo, self.how.threads) {
-            Ok(view) => Ok(Some(view)),
+            Ok(view) => {
+                // What was named by its digest a moment ago is mapped now: nobody may have written to it in between.
+                if self.spec.store == Store::Reference {
+                    self.input.sources[0].check_untouched()?;
+                }
+                Ok(Some(view))
+            }
             Err(Doubt::Absent) => Ok(None),
             Err(Doubt::Bad(why)) => {
                 if tell == Tell::Doubts {
@@ -290,10 +299,28 @@ impl Search<'_> {
     fn hit(&self, view: View, cache: &Path) -> Result<Opened> {
         let folder = entry::path(cache, view.key());
         entry::touch(&folder);
-        if self.request.compress {
-            pack_again(&folder)?;
+        if view.data_was_checked() {
+            self.how.notice(format!(
+                "the data of cache entry {:.12} was copied or touched since it was built: every byte of it was checked",
+                view.key().to_string()
+            ));
         }
+        self.pack_again(&folder);
         Ok(self.opened(view, CacheState::Hit, Some(folder)))
+    }
+
+    /// An entry that is asked for compressed is left so, whoever unpacked it. It is open already: that it cannot be is only said.
+    fn pack_again(&self, folder: &Path) {
+        if self.request.compress
+            && std::fs::symlink_metadata(folder.join(entry::DATA)).is_ok()
+            && let Err(error) = pack::pack(folder)
+        {
+            // Packed or removed by somebody else in this moment.
+            let gone = matches!(&error, Error::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound);
+            if !gone {
+                self.how.notice(format!("the entry stays uncompressed: {error}"));
+            }
+        }
     }
 
     fn opened(&self, view: View, state: CacheState, entry: Option<PathBuf>) -> Opened {
@@ -332,7 +359,11 @@ impl Search<'_> {
         if self.request.compress && data.is_some() {
             pack::pack(temporary.path())?;
         }
-        let manifest = self.manifest(&made);
+        let mut manifest = self.manifest(&made);
+        if let (Some((file, path)), false) = (&data, self.request.compress) {
+            let meta = file.metadata().map_err(|e| Error::file("cannot look at", path, e))?;
+            manifest.data_stamp = Some(Stamp::of(&meta).identity());
+        }
         let mut file = create(entry::MANIFEST)?;
         let wrote = file.write_all(manifest.text().as_bytes()).and_then(|()| file.sync_all());
         wrote.map_err(|e| Error::file("cannot write", &path(entry::MANIFEST), e))?;
@@ -347,9 +378,7 @@ impl Search<'_> {
         drop(temporary);
         match self.look_up(cache, key, Tell::Nothing)? {
             Some(view) => {
-                if self.request.compress {
-                    pack_again(&folder)?;
-                }
+                self.pack_again(&folder);
                 Ok(self.opened(view, state, Some(folder)))
             }
             // Removed, or damaged, in the moment since: the dataset is still there to be built from.
@@ -393,6 +422,9 @@ impl Search<'_> {
         };
         let index = Map::file(index, manifest.index_bytes).map_err(mapped)?;
         let data = Map::file(data, manifest.data_bytes).map_err(mapped)?;
+        if self.spec.store == Store::Reference {
+            self.input.sources[0].check_untouched()?;
+        }
         View::new(index, Arc::new(data), Some(manifest)).map_err(Error::usage)
     }
 
@@ -449,6 +481,7 @@ impl Search<'_> {
             body_bytes: totals.body_bytes,
             data_bytes: totals.data_bytes,
             data_check: format!("{:016x}", totals.data_check),
+            data_stamp: None,
             index_bytes: *index_bytes,
             index_check: format!("{index_check:016x}"),
             skipped: *skipped,
@@ -474,14 +507,6 @@ enum Tell {
     Doubts,
     /// It was said before.
     Nothing,
-}
-
-/// An entry that is asked for compressed is left so, whoever unpacked it.
-fn pack_again(folder: &Path) -> Result<()> {
-    match std::fs::symlink_metadata(folder.join(entry::DATA)) {
-        Ok(_) => pack::pack(folder),
-        Err(_) => Ok(()),
-    }
 }
 
 fn reference_refused() -> Error {

@@ -39,7 +39,11 @@ pub(super) fn pack(entry: &Path) -> Result<()> {
     let placed = made.and_then(|()| std::fs::rename(&half, entry.join(PACKED)));
     placed.inspect_err(|_| drop(std::fs::remove_file(&half))).map_err(|e| Error::file("cannot compress", &plain, e))?;
     folder::sync(entry)?;
-    std::fs::remove_file(&plain).map_err(|e| Error::file("cannot remove", &plain, e))
+    match std::fs::remove_file(&plain) {
+        // Another one that compresses it was faster.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(|e| Error::file("cannot remove", &plain, e)),
+    }
 }
 
 /// Puts the plain data beside the compressed one, held to the manifest's length and checksum. The error is a reason.

@@ -174,7 +174,12 @@ fn open_at(path: &Path, key: Key, depth: Depth, memo: &Memo, threads: usize) -> 
         opened.map_err(|e| Doubt::Bad(format!("the dataset {} cannot be opened: {e}", path.display())))
     });
     let file = file.transpose()?;
-    entry::open(&Wanted { folder: path, key, reference: file.as_ref() }, depth, memo, threads)
+    let view = entry::open(&Wanted { folder: path, key, reference: file.as_ref() }, depth, memo, threads)?;
+    // Nobody looked at the digest of the user's file: its bytes are what is known of it.
+    if file.is_some() && depth == Depth::Index && !view.data_is_whole(threads) {
+        return Err(Doubt::Bad("the dataset that it points into is another now".into()));
+    }
+    Ok(view)
 }
 
 /// What a check of an entry found.

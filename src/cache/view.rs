@@ -42,6 +42,8 @@ pub struct View {
     manifest: Option<Manifest>,
     /// The entry's folder, whose lock says that it is in use.
     folder: Option<std::fs::File>,
+    /// Every byte of the data was read and is what was built.
+    data_was_checked: bool,
 }
 
 impl View {
@@ -70,7 +72,16 @@ impl View {
                 return Err("a column of index.dat has a shape that it cannot have");
             }
         }
-        Ok(Self { key: Digest(header.key), index, data, totals, columns, manifest, folder: None })
+        Ok(Self {
+            key: Digest(header.key),
+            index,
+            data,
+            totals,
+            columns,
+            manifest,
+            folder: None,
+            data_was_checked: false,
+        })
     }
 
     /// A dataset of one body, for `-b` and `-B`. It has no entry and no key.
@@ -96,6 +107,16 @@ impl View {
     /// Keeps a file open for as long as the view lives.
     pub(super) fn keep_open(&mut self, folder: std::fs::File) {
         self.folder = Some(folder);
+    }
+
+    /// Says that every byte of the data was read.
+    pub(super) fn note_data_was_checked(&mut self) {
+        self.data_was_checked = true;
+    }
+
+    /// True when opening it took a look at every byte.
+    pub(super) fn data_was_checked(&self) -> bool {
+        self.data_was_checked
     }
 
     /// The numbers of the header.

@@ -27,8 +27,10 @@ use crate::{
     sys,
 };
 
-/// Body bytes that are looked through together. Long enough to hold the turns of a session that a server saw close together.
+/// Bodies that are looked through together, in bytes of memory. Long enough to hold the turns of a session that a server saw close together.
 const WINDOW_BYTES: usize = 32 << 20;
+/// What a body of the window takes beside its bytes, about: without it, 10 million bodies of 27 bytes took 1.1 GiB.
+const ITEM_BYTES: usize = 256;
 /// A shared stretch inside a body makes two spans more; below this, copying it again is cheaper than sending it by itself
 /// (a blocking scattered send: 16 spans cost a 100 KB body about 30 % more than one span, 4 spans about 5 %).
 const RUN_BYTES_MIN: usize = 16 << 10;
@@ -185,7 +187,7 @@ impl<'a> Writer<'a> {
         }
         // A dataset with a bad record is refused at its end, with the count of all of them: nothing more is written.
         if self.bad_count == 0 || self.reading.skip_bad {
-            self.window_bytes += batch.bytes.len();
+            self.window_bytes += batch.bytes.len() + batch.items.len() * ITEM_BYTES;
             self.window.push(batch);
             if self.window_bytes >= WINDOW_BYTES {
                 self.flush()?;

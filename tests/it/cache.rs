@@ -176,8 +176,8 @@ fn bodies_that_are_overwritten_under_a_run_are_told_and_end_it() {
     assert_eq!((code, &summary["status"], &summary["ended_by"]), (1, &"failed".into(), &"error".into()), "{summary}");
     assert!(summary["errors"]["cache_changed"].as_u64().unwrap() > 0, "{}", summary["errors"]);
     adds_up(&summary);
-    // The next use heals: the digest of the bodies is not looked at, but `verify` is asked to.
-    let (code, summary) = run(dir.path(), &Server::always(OK).url(), &["-f", "d.jsonl", "--verify"]);
+    // The next use sees that the file was touched, looks at every byte, and heals.
+    let (code, summary) = run(dir.path(), &Server::always(OK).url(), &["-f", "d.jsonl"]);
     assert_eq!((code, &summary["dataset"]["cache"]), (0, &"miss".into()));
     verified(dir.path());
 }
@@ -482,6 +482,9 @@ fn an_entry_over_the_dataset_itself_holds_no_bodies_and_sees_every_edit() {
     let file = File::options().write(true).open(&path).unwrap();
     file.write_all_at(b"{\"Model", 0).unwrap();
     file.set_modified(meta.modified().unwrap()).unwrap();
+    // By its key the old entry shows nothing that it was not built from.
+    let shown = ringload(dir.path(), &["inspect", first["key"].as_str().unwrap(), "--record", "0", "--body"]);
+    assert_eq!((shown.status.code(), shown.stdout.len()), (Some(1), 0), "{}", text(&shown.stderr));
     let server = Server::always(OK);
     let (code, summary) = run(dir.path(), &server.url(), &["-f", "d.jsonl", "-c", "1", "--store", "reference"]);
     assert_eq!((code, &summary["dataset"]["cache"]), (0, &"miss".into()), "{summary}");

@@ -136,6 +136,28 @@ fn a_flipped_body_byte_is_found_by_verify_and_by_a_run_that_asks() {
 }
 
 #[test]
+fn a_body_byte_that_is_edited_in_place_is_a_miss_though_size_and_time_are_put_back() {
+    let b = Bench::new();
+    let want = lines(200, 1500);
+    let request = b.request(&b.file("d.jsonl", &jsonl(&want)));
+    let data = entry_of(&b, &request).join("dataset.dat");
+    let bytes = fs::metadata(&data).unwrap().len();
+    for at in [0, bytes / 3, bytes - 1] {
+        let modified = fs::metadata(&data).unwrap().modified().unwrap();
+        flip(&data, at);
+        File::options().write(true).open(&data).unwrap().set_modified(modified).unwrap();
+        let opened = open(&request).unwrap();
+        assert_eq!((opened.state, bodies(&opened.view) == want), (CacheState::Miss, true), "{at}");
+        assert!(opened.notices[0].contains("dataset.dat is damaged"), "{:?}", opened.notices);
+    }
+    // Touched and whole: said, and used.
+    File::open(&data).unwrap().set_modified(SystemTime::now()).unwrap();
+    let opened = open(&request).unwrap();
+    assert_eq!((opened.state, opened.notices.len()), (CacheState::Hit, 1), "{:?}", opened.notices);
+    assert!(opened.notices[0].contains("touched"), "{:?}", opened.notices);
+}
+
+#[test]
 fn an_entry_under_a_foreign_name_is_not_used() {
     let b = Bench::new();
     let one = b.request(&b.file("1.jsonl", &jsonl(&lines(20, 300))));
