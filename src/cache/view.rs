@@ -581,7 +581,7 @@ mod tests {
         assert!(view.predecessors(RecordId(3)).is_empty() && view.successors(RecordId(4)).is_empty());
         assert_eq!((view.due_ns(RecordId(4)), view.due_ns(RecordId(1)), view.due_base_ns()), (Some(4), None, 1000));
         assert_eq!((view.delay_ns(RecordId(2)), view.delay_ns(RecordId(3))), (Some(5), None));
-        assert_eq!((view.session_name(1), view.session_name(2)), ("b".into(), "2".into()));
+        assert_eq!((view.session_name(1), view.session_name(2)), ("b".into(), "3".into()));
         assert_eq!((view.templates(), view.template(RecordId(4)), view.template(RecordId(0))), (1, Some(0), None));
         assert_eq!(view.template_at(0), Some(request));
         assert_eq!(view.template_at(1), None);

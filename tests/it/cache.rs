@@ -19,7 +19,7 @@ use nix::{
 };
 use serde_json::Value;
 
-use crate::support::{OK, Server, adds_up, ringload, run};
+use crate::support::{OK, Server, adds_up, ringload, ringload_in, run};
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -545,4 +545,49 @@ fn entries_are_listed_shipped_and_removed() {
     assert_eq!(left_over(half.path()), Vec::<String>::new());
     assert!(ringload(there.path(), &["cache", "rm", key]).status.success());
     assert_eq!(ringload(there.path(), &["cache", "path", key]).status.code(), Some(2));
+}
+
+/// All bodies of an entry.
+fn stored_bodies(cache: &Path, key: &str) -> Vec<Vec<u8>> {
+    let key = ringload::cache::Digest::parse(key).unwrap();
+    let never = AtomicBool::new(false);
+    let how = ringload::cache::How::new(1, &never, &|_| ());
+    let view = ringload::cache::store::open(cache, key, &how).unwrap();
+    view.ids()
+        .map(|record| {
+            let mut body = Vec::new();
+            view.body_to(record, &mut body).unwrap();
+            body
+        })
+        .collect()
+}
+
+#[test]
+fn every_fixture_has_the_same_bodies_however_it_is_stored() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let mut fixtures = 0;
+    for folder in fs::read_dir(&data).unwrap().flatten().filter(|f| f.path().is_dir()) {
+        let files = fs::read_dir(folder.path()).unwrap().flatten().map(|f| f.path());
+        for file in files.filter(|f| f.to_string_lossy().ends_with(".want.json")) {
+            let golden: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+            let input = format!("{}/{}", folder.file_name().to_string_lossy(), golden["input"].as_str().unwrap());
+            let own = golden["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+            let cache = tempfile::tempdir().unwrap();
+            let bodies: Vec<_> = ["off", "auto", "exact", "chunk"]
+                .map(|dedup| {
+                    let mut args = vec!["build", &input, "--format", golden["format"].as_str().unwrap(), "--json"];
+                    args.extend(own.clone());
+                    args.extend(["--dedup", dedup]);
+                    let out = ringload_in(&data, cache.path(), &args);
+                    assert!(out.status.success(), "{input}: {}", text(&out.stderr));
+                    let built: Value = serde_json::from_slice(&out.stdout).unwrap();
+                    stored_bodies(cache.path(), built["key"].as_str().unwrap())
+                })
+                .into();
+            assert_eq!(bodies[0].len(), golden["records"].as_array().unwrap().len(), "{input}");
+            assert!(bodies.iter().all(|one| *one == bodies[0]), "{input}");
+            fixtures += 1;
+        }
+    }
+    assert!(fixtures >= 40, "{fixtures} fixtures");
 }
