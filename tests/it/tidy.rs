@@ -112,6 +112,16 @@ fn unsafe_code_is_in_sys_alone_and_each_place_says_why_it_is_sound() {
         if layer_of(&path) != Some("sys") {
             assert_eq!(places, 0, "{}", path.display());
         }
+        let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+        for (at, line) in lines.iter().enumerate().filter(|(_, l)| !l.starts_with("//")) {
+            // The sentence stands above the statement that the block is in.
+            let above = lines[at.saturating_sub(8)..at].join("\n");
+            if line.contains("unsafe {") {
+                assert!(above.contains("// SAFETY:"), "{}:{}: no SAFETY", path.display(), at + 1);
+            } else if line.contains("unsafe fn ") {
+                assert!(above.contains("/// # Safety"), "{}:{}: no # Safety", path.display(), at + 1);
+            }
+        }
     }
 }
 
