@@ -62,6 +62,7 @@ fn findings() -> Vec<Finding> {
     all.push(locked_memory());
     all.push(open_files());
     all.push(local_ports());
+    all.push(kernel_tls());
     all.push(cores());
     all
 }
@@ -149,6 +150,16 @@ fn local_ports() -> Finding {
     }
 }
 
+/// Not a warning either way: this version encrypts in user space, whatever the kernel offers.
+fn kernel_tls() -> Finding {
+    let found = match limit::kernel_tls() {
+        Some(true) => "offered; not used: TLS is encrypted in user space",
+        Some(false) => "not offered; TLS is encrypted in user space",
+        None => "not known; TLS is encrypted in user space",
+    };
+    Finding::ok("kernel TLS (tcp_available_ulp)", found)
+}
+
 fn cores() -> Finding {
     let allowed = cpu::allowed_spread();
     let list = allowed.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
@@ -167,9 +178,9 @@ fn render(findings: &[Finding]) -> String {
             Mark::Warn => "warn",
             Mark::Fail => "FAIL",
         };
-        text.push_str(&format!("{mark}  {:26} {}\n", f.what, f.found));
+        text.push_str(&format!("{mark}  {:31} {}\n", f.what, f.found));
         if let Some(cure) = &f.cure {
-            text.push_str(&format!("      {:26} -> {cure}\n", ""));
+            text.push_str(&format!("      {:31} -> {cure}\n", ""));
         }
     }
     text
@@ -184,6 +195,7 @@ mod tests {
         let all = findings();
         assert!(all.iter().all(|f| f.mark == Mark::Ok || f.cure.is_some()));
         let text = render(&all);
+        assert!(text.contains("kernel TLS") && text.contains("user space"));
         assert!(text.contains("io_uring") && text.contains("memlock") && text.contains("nofile"));
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-use super::{bodies::BodyFlags, tls::TlsFlags};
+use super::{bodies::BodyFlags, net::NetFlags, tls::TlsFlags};
 use crate::data::units;
 
 /// Replays stored request bodies over HTTP/1.1, as fast or as exactly on time as this machine can, and reports what happened.
@@ -70,6 +70,9 @@ pub struct RunFlags {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub tls: TlsFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub net: NetFlags,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub shaping: ShapingFlags,
@@ -203,9 +206,6 @@ pub struct LoadFlags {
     /// [default: hybrid]
     #[arg(long, value_name = "HOW")]
     pub pace: Option<PaceFlag>,
-    /// Open connections only as requests need them, inside the measured time
-    #[arg(long)]
-    pub cold: bool,
     /// Show the plan and send nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -257,9 +257,6 @@ pub struct RequestFlags {
     /// How bodies are sent
     #[arg(long, value_name = "PATH", default_value = "auto")]
     pub send: SendFlag,
-    /// Use ADDR for HOST:PORT in place of what the name resolves to
-    #[arg(long, value_name = "HOST:PORT:ADDR", action = clap::ArgAction::Append)]
-    pub resolve: Vec<String>,
 }
 
 /// What is printed and kept.
@@ -745,11 +742,14 @@ choice! {
     Shuffle, /// Drawn with replacement
     Random }
 }
-choice! {
-    /// A switch.
-    OnOff { /// Yes
-    On, /// No
-    Off }
+/// A switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnOff {
+    /// Yes
+    On,
+    /// No
+    #[default]
+    Off,
 }
 choice! {
     /// `--on-failed-turn`.

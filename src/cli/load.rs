@@ -171,7 +171,7 @@ fn refuse_useless(flags: &RunFlags, sent: Sent, shape: &Shape) -> Result<()> {
             "--prefill-concurrency: a first token is seen in a stream alone; leave --stream off out",
         ),
         (load.cancel_after.is_some() && load.cancel_rate.is_none(), "--cancel-after goes with --cancel-rate P%"),
-        (load.cold && never, "--cold: with --reuse never every connection is opened when it is needed"),
+        (flags.net.cold && never, "--cold: with --reuse never every connection is opened when it is needed"),
         (request.stream_end == StreamEnd::Any && no_stream, "--stream-end: with --stream off no stream is looked into"),
         (order && inline, "--order: there is one body, and so one order; give a dataset with -f"),
         (order && load.schedule, "--order: a schedule has one order, that of its times"),

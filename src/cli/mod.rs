@@ -10,6 +10,7 @@ mod export;
 pub mod flags;
 mod hints;
 mod load;
+mod net;
 pub mod plan;
 mod progress;
 mod report;

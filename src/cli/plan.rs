@@ -1,10 +1,6 @@
 //! Flags to plan: what the user typed becomes what a run needs, checked, with nothing left to look up.
 
-use std::{
-    io::Read,
-    net::{IpAddr, SocketAddr},
-    path::Path,
-};
+use std::{io::Read, net::SocketAddr, path::Path};
 
 use super::{
     flags::{
@@ -17,6 +13,7 @@ use super::{
 use crate::{
     data::{
         Error, Result, limits,
+        net::Net,
         plan::{
             CatchUp, GoodputLimit, Order, Pace, Plan, RequestHead, Reuse, Secret, SendPath, Shape, StreamMode, Target,
             Timeouts,
@@ -53,8 +50,13 @@ pub fn urls(flags: &RunFlags) -> Result<Vec<Url>> {
         }
         urls.push(Url::parse(text)?);
     }
-    if let (Url::Builtin { .. }, Some(resolve)) = (&urls[0], flags.request.resolve.first()) {
+    if let (Url::Builtin { .. }, Some(resolve)) = (&urls[0], flags.net.resolve.first()) {
         return Err(Error::usage(format!("--resolve '{resolve}': builtin: has no host name to resolve; leave it out")));
+    }
+    if let (Url::Builtin { .. }, Some(detour)) = (&urls[0], flags.net.connect_to.first()) {
+        return Err(Error::usage(format!(
+            "--connect-to '{detour}': builtin: has no host name to replace; leave it out"
+        )));
     }
     if urls.len() > 1 && urls.iter().any(|u| matches!(u, Url::Builtin { .. })) {
         return Err(Error::usage("builtin: cannot be one of several URLs"));
@@ -64,17 +66,11 @@ pub fn urls(flags: &RunFlags) -> Result<Vec<Url>> {
 
 /// The targets behind URLs that are no built-in one.
 ///
-/// Errors: as [`Url::resolve`].
-pub fn targets(urls: &[Url], flags: &RequestFlags) -> Result<Vec<Target>> {
-    let overrides = flags.resolve.iter().map(|text| parse_resolve(text)).collect::<Result<Vec<_>>>()?;
-    let find = |host: &str, port: u16| {
-        overrides.iter().find(|(h, p, _)| h.eq_ignore_ascii_case(host) && *p == port).map(|&(_, _, ip)| ip)
-    };
-    let mut targets = Vec::with_capacity(urls.len());
-    for url in urls {
-        let mut target = url.resolve(find)?;
-        override_parts(&mut target, flags);
-        targets.push(target);
+/// Errors: as [`super::net::NetFlags::targets`].
+pub fn targets(urls: &[Url], flags: &RunFlags) -> Result<Vec<Target>> {
+    let mut targets = flags.net.targets(urls)?;
+    for target in &mut targets {
+        override_parts(target, &flags.request);
     }
     Ok(targets)
 }
@@ -87,14 +83,6 @@ pub fn override_parts(target: &mut Target, flags: &RequestFlags) {
     if let Some(host) = &flags.host {
         target.host = host.clone();
     }
-}
-
-fn parse_resolve(text: &str) -> Result<(String, u16, IpAddr)> {
-    let wrong = || Error::usage(format!("--resolve '{text}': expected HOST:PORT:ADDR, as api.test:8080:127.0.0.1"));
-    let (host, rest) = text.split_once(':').ok_or_else(wrong)?;
-    let (port, address) = rest.split_once(':').ok_or_else(wrong)?;
-    let address = address.trim_start_matches('[').trim_end_matches(']');
-    Ok((host.to_owned(), port.parse().map_err(|_| wrong())?, address.parse().map_err(|_| wrong())?))
 }
 
 /// The target of a server that this process started.
@@ -193,7 +181,7 @@ pub enum Sent {
 pub fn plan(
     flags: &RunFlags,
     phase: Option<&str>,
-    targets: Vec<Target>,
+    mut targets: Vec<Target>,
     sent: Sent,
     placement: &Placement,
 ) -> Result<Plan> {
@@ -211,10 +199,12 @@ pub fn plan(
     let shared_core = placement.workers.len() > 1 && has_duplicates(&placement.workers)
         || placement.server.iter().any(|s| placement.workers.contains(s));
     let tls = flags.tls.plan(&targets)?;
+    let net = net(flags, &mut targets)?;
     Ok(Plan {
         phase: phase.map(str::to_owned),
         targets,
         tls,
+        net,
         head: head(&flags.request)?,
         shape: made.shape,
         ramp: made.ramp,
@@ -264,7 +254,7 @@ pub fn plan(
         },
         cores,
         goodput,
-        preconnect: !load.cold && flags.request.reuse != ReuseFlag::Never,
+        preconnect: flags.net.opens_ahead() && flags.request.reuse != ReuseFlag::Never,
         ignore_delays: load.ignore_delays,
         delay_cap_ns: load.delay_cap.unwrap_or(u64::MAX),
         stop_session_on_failure: load.on_failed_turn != Some(OnFailedTurn::Continue),
@@ -279,6 +269,17 @@ pub fn goodput(flags: &RunFlags) -> Result<Vec<GoodputLimit>> {
         None => Ok(Vec::new()),
         Some(text) => threshold::parse_goodput(text).map_err(|e| Error::usage(format!("--goodput: {e}"))),
     }
+}
+
+/// How connections are made to these targets.
+///
+/// Errors: flags that contradict each other or are of no use.
+pub fn net(flags: &RunFlags, targets: &mut [Target]) -> Result<Net> {
+    let never = flags.request.reuse == ReuseFlag::Never;
+    if never && flags.net.preconnect == Some(OnOff::On) {
+        return Err(Error::usage("--preconnect on: with --reuse never each request opens its own connection"));
+    }
+    flags.net.plan(targets, !never)
 }
 
 fn has_duplicates(cores: &[Option<u32>]) -> bool {

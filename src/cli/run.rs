@@ -30,7 +30,7 @@ use crate::{
         spools::Spools,
         text, threshold,
     },
-    sys::{clock, signal},
+    sys::{clock, signal, sock},
     target,
 };
 
@@ -67,8 +67,12 @@ pub fn run(flags: &RunFlags, phases: &[PhaseFlags]) -> Result<u8> {
         terminal::say(&format!("warning: {warning}"));
     }
     // Hosts are looked up before the dataset is read: a wrong URL is told at once.
-    let targets = if options.is_some() { Vec::new() } else { plan::targets(&urls, &flags.request)? };
+    let targets = if options.is_some() { Vec::new() } else { plan::targets(&urls, flags)? };
     engine::check_tls(&flags.tls.plan(&targets)?, &targets)?;
+    let net = plan::net(flags, &mut targets.clone())?;
+    for note in sock::check(&net.sources, &net.options)? {
+        terminal::say(&format!("warning: {note}"));
+    }
     let source = Source::open(flags)?;
     let once = Once { flags, phases, urls: &urls, options, placement, targets, source, judged };
     if flags.load.dry_run {

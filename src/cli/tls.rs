@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use super::url::Url;
+use super::{flags::OnOff, url::Url};
 use crate::data::{
     Error, Result,
     plan::{Target, Tls, TlsVersion},
@@ -32,6 +32,9 @@ pub struct TlsFlags {
     /// Lowest version that is spoken
     #[arg(long, value_name = "VERSION", default_value = "1.2")]
     pub tls_min: TlsMin,
+    /// Later connections take up the session of an earlier one; off: every handshake is a full one
+    #[arg(long, value_name = "WHAT", default_value = "off")]
+    pub tls_resume: OnOff,
 }
 
 /// `--tls-min`.
@@ -73,6 +76,7 @@ impl TlsFlags {
                 TlsMin::V1_2 => TlsVersion::V1_2,
                 TlsMin::V1_3 => TlsVersion::V1_3,
             },
+            resume: self.tls_resume == OnOff::On,
             names: targets.iter().map(name).collect(),
         })
     }
@@ -84,6 +88,7 @@ impl TlsFlags {
             (self.cert.is_some(), "--cert"),
             (self.sni.is_some(), "--sni"),
             (self.tls_min != TlsMin::default(), "--tls-min"),
+            (self.tls_resume == OnOff::On, "--tls-resume"),
         ];
         given.into_iter().find(|g| g.0).map(|g| g.1)
     }

@@ -1,7 +1,7 @@
 //! Target URLs: what they say, and the addresses behind them.
 
 use std::{
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    net::{SocketAddr, ToSocketAddrs},
     path::PathBuf,
 };
 
@@ -103,15 +103,15 @@ impl Url {
         Ok(Self::Unix { text: text.to_owned(), address, path })
     }
 
-    /// The target behind the URL. `override_for` names the address of a host and port where the user gave one.
+    /// The target behind the URL, whose connections go to a host and port, resolved already or not.
     ///
     /// Errors: a host that does not resolve.
-    pub fn resolve(&self, override_for: impl Fn(&str, u16) -> Option<IpAddr>) -> Result<Target> {
+    pub fn resolve(&self, to: (&str, u16), resolved: Option<Vec<SocketAddr>>) -> Result<Target> {
         match self {
             Self::Web { text, tls, host, port, path } => {
-                let addresses = match override_for(host, *port) {
-                    Some(ip) => vec![SocketAddr::new(ip, *port)],
-                    None => lookup(text, host, *port)?,
+                let addresses = match resolved {
+                    Some(addresses) => addresses,
+                    None => lookup(text, to.0, to.1)?,
                 };
                 let own_port = if *tls { 443 } else { 80 };
                 let bracketed = if host.contains(':') { format!("[{host}]") } else { host.clone() };
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn the_host_field_has_brackets_and_a_port_that_is_not_the_schemes_own() {
-        let host =
-            |text: &str| Url::parse(text).unwrap().resolve(|_, _| Some(IpAddr::from([127, 0, 0, 1]))).unwrap().host;
+        let address = vec![SocketAddr::from(([127, 0, 0, 1], 1))];
+        let host = |text: &str| Url::parse(text).unwrap().resolve(("", 0), Some(address.clone())).unwrap().host;
         assert_eq!(host("http://[::1]:8080/"), "[::1]:8080");
         assert_eq!(host("http://a.test/"), "a.test");
         assert_eq!(host("https://a.test:443/"), "a.test");

@@ -9,6 +9,8 @@ pub const CONNECTIONS_PER_WORKER_MAX: u32 = 1 << 20;
 pub const OPEN_LOOP_CONNECTIONS: u32 = 16_384;
 /// Ended requests from which on a share of failures (`--max-errors P%`) can end a run: fewer say little about a share.
 pub const ERROR_SHARE_FLOOR: u64 = 100;
+/// Source addresses of `--source-ip`: with 28,000 ports each, more connections than a machine holds.
+pub const SOURCES_MAX: usize = 4096;
 /// Files that the process needs beside its connections: rings, dataset, terminal, target listeners, epoll.
 pub const FILES_RESERVED: u64 = 48;
 
@@ -52,6 +54,11 @@ pub const COMPLETIONS_PER_TURN: usize = 256;
 pub const STARTS_PER_TURN: u32 = 256;
 /// Longest wait in the kernel: how soon a worker sees an interrupt.
 pub const WAIT_MAX_NS: u64 = 50_000_000;
+/// Connects under way at once before the clock starts: half of the smallest listen backlog that is common (128).
+pub const CONNECTS_AT_ONCE: u32 = 64;
+/// A kept connection is not used in the last part of the time that its server keeps it (`Keep-Alive: timeout=`): a quarter of it,
+/// at most so long. A request that is on its way when the server closes is lost.
+pub const KEEP_ALIVE_MARGIN_NS: u64 = 500_000_000;
 /// How long a connection that was shut down waits for its peer's acknowledgement before it is aborted: more than a round trip
 /// of any network, little beside a run.
 pub const CLOSE_WAIT_NS: u64 = 1_000_000_000;

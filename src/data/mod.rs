@@ -10,6 +10,7 @@ pub mod json;
 pub mod limits;
 pub mod metric;
 pub mod nearest;
+pub mod net;
 pub mod outcome;
 pub mod plan;
 pub mod record;

@@ -117,7 +117,8 @@ impl ErrorClass {
             Self::ConnectRefused => "nobody listens there: is the server up, is the port right?",
             Self::NoLocalPort => "local ports are used up: keep connections alive, or spread over --source-ip A,B",
             Self::StaleConnection => {
-                "the server closed a kept connection as the request was sent: its keep-alive time is short"
+                "the server closed a kept connection as the request was sent: its keep-alive time is short; --resend-stale sends \
+                 such requests again"
             }
             Self::NoResponse => "the server closed without answering: look at its log",
             Self::Tls => "see the sample; -k skips verification, --cacert FILE trusts an authority",

@@ -4,7 +4,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use super::{ids::Nanos, metric::Metric};
+use super::{ids::Nanos, metric::Metric, net::Net};
 
 /// Where requests go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,16 @@ pub enum Address {
     UnixPath(PathBuf),
     /// A unix socket in the abstract name space, without the leading zero.
     UnixAbstract(Vec<u8>),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::UnixPath(path) => write!(f, "{}", path.display()),
+            Self::UnixAbstract(name) => write!(f, "@{}", String::from_utf8_lossy(name)),
+        }
+    }
 }
 
 /// The parts of every request head that the dataset does not bring.
@@ -263,6 +273,8 @@ pub struct Tls {
     pub key: Option<PathBuf>,
     /// `--tls-min`.
     pub version_min: TlsVersion,
+    /// `--tls-resume on`: later connections to a target take up its session, each worker its own.
+    pub resume: bool,
     /// One a target, in their order: the name, or the IP literal, that the certificate must be for. A name is sent as SNI.
     /// Not looked at where the target is without TLS.
     pub names: Vec<String>,
@@ -337,6 +349,8 @@ pub struct Plan {
     pub stop_session_on_failure: bool,
     /// TLS, for the targets that have it.
     pub tls: Tls,
+    /// How connections are made.
+    pub net: Net,
 }
 
 impl Plan {
@@ -402,6 +416,7 @@ impl Plan {
             delay_cap_ns: u64::MAX,
             stop_session_on_failure: true,
             tls: Tls::default(),
+            net: Net::default(),
         }
     }
 }

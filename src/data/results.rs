@@ -77,6 +77,12 @@ pub struct Connections {
     pub opened: u64,
     /// Attempts that failed.
     pub failed: u64,
+    /// Requests that were sent again because their kept connection was closed (`--resend-stale`).
+    #[serde(default)]
+    pub resent: u64,
+    /// TLS handshakes that took up an earlier session (`--tls-resume on`).
+    #[serde(default)]
+    pub resumed: u64,
 }
 
 /// One row of the timeline: what happened in one slice of the run.

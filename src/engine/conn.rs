@@ -201,6 +201,8 @@ pub(super) struct Trip {
     /// Whether its response is kept, and how much of it was.
     pub keeps: bool,
     pub kept_bytes: u64,
+    /// How long the connection is used after a response, as the server told; all bits set when it did not.
+    pub keep_ns: u64,
 }
 
 impl Trip {
@@ -227,7 +229,23 @@ impl Trip {
         last_byte: Nanos::NONE,
         keeps: false,
         kept_bytes: 0,
+        keep_ns: u64::MAX,
     };
+}
+
+/// Connects to one address that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Dead {
+    pub connects: u64,
+    /// The last one's reason.
+    pub errno: i32,
+}
+
+impl Dead {
+    pub fn add(&mut self, errno: i32) {
+        self.connects += 1;
+        self.errno = errno;
+    }
 }
 
 /// What an event stream leaves behind; touched by streams alone.

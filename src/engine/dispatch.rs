@@ -448,13 +448,17 @@ impl<I: Io> Worker<'_, I> {
         c.set(flag::HEAD);
         c.status = head.status;
         c.body = Body::new(head.framing);
-        if !head.keep_alive {
+        if !head.keep_alive || head.keep_alive_timeout_s == Some(0) {
             c.set(flag::LAST);
         }
         if let Some(kept) = &mut self.rows
             && !c.has(flag::WARMUP)
         {
             self.trips[conn.index()].keeps = kept.takes_response();
+        }
+        if let Some(seconds) = head.keep_alive_timeout_s {
+            let told = u64::from(seconds) * 1_000_000_000;
+            self.trips[conn.index()].keep_ns = told - (told / 4).min(limits::KEEP_ALIVE_MARGIN_NS);
         }
         let stream = match plan.stream {
             StreamMode::Auto => head.content == Content::EventStream,
@@ -565,7 +569,11 @@ impl<I: Io> Worker<'_, I> {
             return self.answered(conn, true, now);
         }
         let untouched = !c.has(flag::HEAD) && c.carried == 0 && c.interim == 0;
-        let class = if untouched && c.has(flag::KEPT) { ErrorClass::StaleConnection } else { class };
+        let stale = untouched && c.has(flag::KEPT);
+        if stale && self.shared.plan.net.resend_stale {
+            return self.resend(conn);
+        }
+        let class = if stale { ErrorClass::StaleConnection } else { class };
         self.fail(conn, class, why, now);
     }
 

@@ -38,6 +38,8 @@ pub trait Io {
     fn recv(&mut self, conn: ConnId, generation: u16);
     /// Ends both directions.
     fn shutdown(&mut self, conn: ConnId);
+    /// Says the last few bytes before a shutdown, without waiting.
+    fn say_last(&mut self, conn: ConnId, bytes: &[u8]);
     /// Cancels what the slot has in the kernel.
     fn cancel(&mut self, conn: ConnId, generation: u16);
     /// Drops what the peer does not acknowledge, so that the kernel lets go of it.
@@ -117,6 +119,9 @@ impl Io for Ring {
     }
     fn shutdown(&mut self, conn: ConnId) {
         Ring::shutdown(self, conn);
+    }
+    fn say_last(&mut self, conn: ConnId, bytes: &[u8]) {
+        Ring::say_last(self, conn, bytes);
     }
     fn cancel(&mut self, conn: ConnId, generation: u16) {
         Ring::cancel(self, conn, generation);

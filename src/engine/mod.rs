@@ -32,6 +32,7 @@ use std::{
     time::Duration,
 };
 
+use conn::Dead;
 use live::{Control, Counts, Ends, Halt, Live, Meeting};
 use phases::{Leg, Part};
 pub use preview::{Preview, preview};
@@ -320,6 +321,8 @@ struct Ended {
     stop_ns: Option<u64>,
     end: Nanos,
     notes: Vec<String>,
+    /// Connects that failed, by address.
+    dead: Box<[Dead]>,
 }
 
 /// A worker thread from its birth to its end: one entry a phase, or none when the run was given up before its start.
@@ -356,6 +359,8 @@ fn work(
             worker.stamps.lost
         ));
     }
+    // Connections outlive phases: the first one's notes name the dead addresses of all.
+    let mut dead = std::mem::take(&mut worker.dead);
     let (mut io, parts) = worker.into_parts();
     let mut ended = |part: Part| {
         let mut notes = notes.clone();
@@ -370,6 +375,7 @@ fn work(
             end: part.ended_at,
             result: part.tally.result,
             notes,
+            dead: std::mem::take(&mut dead),
         }
     };
     Ok(parts.into_iter().map(&mut ended).collect())
@@ -428,6 +434,8 @@ fn make<'a>(
         spans: spans_per_send(&shared.view),
         recv_buffers: (2 * connections).clamp(limits::RECV_BUFFERS_MIN, limits::RECV_BUFFERS_MAX),
         addresses: plan.targets.iter().flat_map(|t| t.addresses.iter().cloned()).collect(),
+        sources: plan.net.sources_of(index, workers),
+        options: plan.net.options,
     };
     let id = WorkerId(index as u16);
     let (mut kept, mut spools) = (Vec::with_capacity(keep.len()), Vec::new());
@@ -561,6 +569,7 @@ fn gather(ended: Vec<Ended>, shared: &Shared, leg: &Leg, start: Nanos, started_u
             notes.push(note.clone());
         }
     }
+    notes.extend(dead_notes(&shared.plan, &ended));
     let workers: Vec<WorkerResult> = ended.into_iter().map(|e| e.result).collect();
     for w in &workers {
         assert!(w.buckets.add_up(), "worker {}: {:?} do not add up", w.worker, w.buckets);
@@ -583,6 +592,27 @@ fn gather(ended: Vec<Ended>, shared: &Shared, leg: &Leg, start: Nanos, started_u
         notes,
         target: None,
     }
+}
+
+/// Names the dead among several addresses of a target; where there is one alone, its error class says all.
+fn dead_notes(plan: &Plan, ended: &[Ended]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut at = 0;
+    for target in &plan.targets {
+        let all = &target.addresses;
+        for (address, k) in all.iter().zip(at..).filter(|_| all.len() > 1) {
+            let (mut connects, mut errno) = (0, 0);
+            for dead in ended.iter().filter_map(|e| e.dead.get(k)).filter(|d| d.connects > 0) {
+                (connects, errno) = (connects + dead.connects, dead.errno);
+            }
+            if connects > 0 {
+                let why = slots::errno_text(errno);
+                notes.push(format!("{}: address {address} failed {connects} of its connects ({why})", target.url));
+            }
+        }
+        at += all.len();
+    }
+    notes
 }
 
 /// What is known about bodies that were sent while the files of their entry changed.

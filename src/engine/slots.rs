@@ -8,6 +8,7 @@ use super::{
 use crate::data::{
     ConnId, Nanos, limits,
     metric::Metric,
+    net::UrlStrategy,
     outcome::{ErrorClass, Outcome},
     plan::Reuse,
 };
@@ -27,6 +28,10 @@ impl<I: Io> Worker<'_, I> {
     /// True when a request could be started: a slot is idle, or one could be opened.
     #[inline]
     pub(super) fn any_slot(&mut self) -> bool {
+        if self.shared.plan.net.strategy == UrlStrategy::Session {
+            // Which target the next request goes to is not known yet; any slot can be had for it.
+            return !self.closed.is_empty() || (0..self.idle.len()).any(|target| self.has_idle(target));
+        }
         let target = self.next_target as usize;
         if self.has_idle(target) || !self.closed.is_empty() {
             return true;
@@ -57,18 +62,31 @@ impl<I: Io> Worker<'_, I> {
         false
     }
 
-    /// Takes a slot for the next request: its session's own connection, or one to the target whose turn it is. An idle connection
-    /// goes before a new one.
+    /// Takes a slot for the request of a unit, and says to which target it goes: its session's own connection, or one to the
+    /// target whose turn it is. An idle connection goes before a new one; when there is neither, an idle one of another target
+    /// makes room.
     #[inline]
-    pub(super) fn take_slot(&mut self, instance: u32) -> Option<(ConnId, u16)> {
+    pub(super) fn take_slot(&mut self, instance: u32, unit: u64) -> Option<(ConnId, u16)> {
         if let Some(conn) = self.held(instance) {
             self.let_go(conn);
             return Some((conn, self.conns[conn.index()].target));
         }
-        let target = self.next_target as usize;
-        let slot = if self.has_idle(target) { self.idle[target].pop() } else { self.closed.pop() }?;
+        let targets = self.idle.len();
+        let target = match self.shared.plan.net.strategy {
+            UrlStrategy::RoundRobin => self.next_target as usize,
+            // All turns of a session have the unit of its root.
+            UrlStrategy::Session => (unit % targets as u64) as usize,
+        };
+        self.next_target = ((target + 1) % targets) as u16;
+        let slot = if self.has_idle(target) {
+            self.idle[target].pop()
+        } else if let Some(slot) = self.closed.pop() {
+            Some(slot)
+        } else {
+            let other = (0..targets).find(|&other| self.has_idle(other))?;
+            self.idle[other].pop()
+        }?;
         self.conns[slot as usize].clear(flag::LISTED);
-        self.next_target = ((target + 1) % self.idle.len()) as u16;
         Some((ConnId(slot), target as u16))
     }
 
@@ -78,6 +96,7 @@ impl<I: Io> Worker<'_, I> {
         trip.address = self.good_address[target as usize];
         trip.tried = 0;
         trip.uses = 0;
+        trip.keep_ns = u64::MAX;
         trip.connect_began = now;
         self.conns[conn.index()].target = target;
         self.connect(conn, now);
@@ -96,7 +115,11 @@ impl<I: Io> Worker<'_, I> {
         match self.io.connect(conn, generation, address as usize) {
             Ok(()) => {
                 self.conns[conn.index()].in_kernel += 1;
-                let deadline = trip.connect_began.plus(self.shared.plan.timeouts.connect_ns);
+                let t = &self.shared.plan.timeouts;
+                // A request that is sent again began earlier.
+                let c = &self.conns[conn.index()];
+                let whole = if c.start.is_some() { c.start.plus(t.request_ns) } else { Nanos::NONE };
+                let deadline = trip.connect_began.plus(t.connect_ns).min(whole);
                 self.deadlines[conn.index()] = deadline;
                 self.next_sweep = self.next_sweep.min(deadline);
             }
@@ -146,6 +169,7 @@ impl<I: Io> Worker<'_, I> {
             trip.tls_ns = took;
         }
         self.tally.result.series[Metric::TlsTime as usize].record(took);
+        self.tally.result.connections.resumed += u64::from(self.tls.is_resumed(conn));
         self.established(conn, now);
     }
 
@@ -185,7 +209,10 @@ impl<I: Io> Worker<'_, I> {
             libc::EADDRNOTAVAIL | libc::EADDRINUSE => ErrorClass::NoLocalPort,
             _ => ErrorClass::ConnectFailed,
         };
-        let (_, addresses) = self.shared.addresses[self.conns[conn.index()].target as usize];
+        let (base, addresses) = self.shared.addresses[self.conns[conn.index()].target as usize];
+        if class != ErrorClass::NoLocalPort {
+            self.dead[usize::from(base + self.trips[conn.index()].address % addresses)].add(errno);
+        }
         if self.trips[conn.index()].tried < addresses && class != ErrorClass::NoLocalPort {
             self.io.close(conn);
             let c = &mut self.conns[conn.index()];
@@ -206,7 +233,13 @@ impl<I: Io> Worker<'_, I> {
     pub(super) fn list_idle(&mut self, conn: ConnId) {
         let c = &mut self.conns[conn.index()];
         c.state = State::Idle;
-        self.deadlines[conn.index()] = Nanos::NONE;
+        // The server's own clock began before `dispatched` at the latest.
+        let until = match self.trips[conn.index()].keep_ns {
+            u64::MAX => Nanos::NONE,
+            keep => self.dispatched.plus(keep),
+        };
+        self.deadlines[conn.index()] = until;
+        self.next_sweep = self.next_sweep.min(until);
         if !c.has(flag::LISTED) {
             c.set(flag::LISTED);
             self.idle[c.target as usize].push(conn.0);
@@ -280,6 +313,30 @@ impl<I: Io> Worker<'_, I> {
 
     /// Ends a connection. The slot is free once nothing of it is in the kernel.
     pub(super) fn begin_close(&mut self, conn: ConnId) {
+        self.conns[conn.index()].clear(flag::WAITED);
+        self.shut(conn);
+    }
+
+    /// Ends a connection whose slot a request has taken: it goes on, to a target, once nothing of it is in the kernel.
+    pub(super) fn close_and_reopen(&mut self, conn: ConnId, target: u16) {
+        let c = &mut self.conns[conn.index()];
+        c.target = target;
+        c.set(flag::WAITED);
+        self.shut(conn);
+    }
+
+    /// The request of a kept connection that turned out to be closed goes out again, on a new one. It is still the same request:
+    /// it began when it was sent first.
+    #[cold]
+    pub(super) fn resend(&mut self, conn: ConnId) {
+        self.tally.result.connections.resent += 1;
+        let c = &mut self.conns[conn.index()];
+        let target = c.target;
+        (c.status, c.interim, c.carried, c.first_byte) = (0, 0, 0, Nanos::NONE);
+        self.close_and_reopen(conn, target);
+    }
+
+    fn shut(&mut self, conn: ConnId) {
         let c = &mut self.conns[conn.index()];
         if matches!(c.state, State::Closed | State::Closing) {
             return;
@@ -290,8 +347,12 @@ impl<I: Io> Worker<'_, I> {
         self.let_go(conn);
         let c = &mut self.conns[conn.index()];
         let connecting = c.state == State::Connecting;
+        let silent = c.has(flag::SEND);
         c.state = State::Closing;
-        c.clear(flag::WAITED);
+        if !silent && let Some(farewell) = self.tls.farewell(conn) {
+            self.io.say_last(conn, farewell);
+        }
+        let c = &mut self.conns[conn.index()];
         if c.in_kernel == 0 {
             self.deadlines[conn.index()] = Nanos::NONE;
             return self.closed(conn);
@@ -316,8 +377,17 @@ impl<I: Io> Worker<'_, I> {
         c.state = State::Closed;
         self.deadlines[conn.index()] = Nanos::NONE;
         c.generation = c.generation.wrapping_add(1);
-        c.flags &= flag::LISTED | flag::STARVED;
-        self.closed.push(conn.0);
+        if !c.has(flag::WAITED) {
+            c.flags &= flag::LISTED | flag::STARVED;
+            return self.closed.push(conn.0);
+        }
+        c.flags &= flag::LISTED | flag::STARVED | flag::WAITED | flag::WARMUP;
+        let target = c.target;
+        let trip = &mut self.trips[conn.index()];
+        (trip.sent, trip.sent_bytes, trip.unnotified_bytes) = (Nanos::NONE, 0, 0);
+        (trip.connect_ns, trip.tls_ns) = (u64::MAX, u64::MAX);
+        let now = self.shared.clock.now();
+        self.open(conn, target, now);
     }
 
     /// When a slot must have moved on, whose request was begun or whose bytes came at `now`.
@@ -378,7 +448,9 @@ impl<I: Io> Worker<'_, I> {
                     if c.state == State::Connecting { "no connection in time" } else { "no TLS handshake in time" };
                 self.tally.result.connections.failed += 1;
                 if c.has(flag::WAITED) {
-                    self.end_request(conn, Outcome::Failed(ErrorClass::ConnectTimeout), why, now);
+                    let late = c.start.is_some() && c.start.plus(t.request_ns) <= now;
+                    let class = if late { ErrorClass::RequestTimeout } else { ErrorClass::ConnectTimeout };
+                    self.end_request(conn, Outcome::Failed(class), why, now);
                 }
                 self.begin_close(conn);
             }
@@ -400,13 +472,19 @@ impl<I: Io> Worker<'_, I> {
             }
             // A peer that acknowledges nothing keeps a zero-copy send's memory in the kernel, and with it the slot.
             State::Closing => self.io.abort(conn),
-            State::Closed | State::Idle => {}
+            // The server said how long it keeps an idle connection, and that time is all but over.
+            State::Idle => self.begin_close(conn),
+            State::Closed => {}
         }
     }
 
-    /// Counts a request as missed that still waits for its connection: nothing of it was handed to the kernel.
-    fn miss_waiting(&mut self, conn: ConnId, now: Nanos) {
+    /// Ends a request that still waits for its connection: missed, as nothing of it was handed to the kernel; cut, when it was
+    /// to be sent again.
+    fn give_up_waiting(&mut self, conn: ConnId, now: Nanos) {
         let c = &mut self.conns[conn.index()];
+        if c.start.is_some() {
+            return self.end_request(conn, Outcome::Cut, "", now);
+        }
         let (record, instance, warmup) = (c.record, c.instance, c.has(flag::WARMUP));
         self.warm_in_flight -= u64::from(warmup);
         c.clear(flag::WAITED | flag::OF_REQUEST);
@@ -448,9 +526,10 @@ impl<I: Io> Worker<'_, I> {
                 self.begin_close(conn);
             }
             State::Connecting | State::Handshaking if c.has(flag::WAITED) => {
-                self.miss_waiting(conn, now);
+                self.give_up_waiting(conn, now);
                 self.begin_close(conn);
             }
+            State::Closing if c.has(flag::WAITED) => self.give_up_waiting(conn, now),
             _ => {}
         }
         self.switch(played);

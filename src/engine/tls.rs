@@ -5,8 +5,8 @@
 //! received bytes are opened into one buffer of the worker.
 //!
 //! rustls allocates: when a session is made, a certificate is checked, a record is written or opened. Its calls, and they alone,
-//! are excepted from the quiet stretch of a worker ([`quiet::Pause`]). Sessions are not resumed: every handshake is a full one,
-//! so that their times are of one kind and workers share no cache.
+//! are excepted from the quiet stretch of a worker ([`quiet::Pause`]). Sessions are resumed only when asked for, out of a cache
+//! of the worker's own: else every handshake is a full one, so that their times are of one kind.
 
 use std::{
     fmt::{self, Write as _},
@@ -16,7 +16,7 @@ use std::{
 };
 
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    ClientConfig, ClientConnection, DigitallySignedStruct, HandshakeKind, RootCertStore, SignatureScheme,
     client::{
         Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -39,6 +39,8 @@ use crate::{
 
 /// Bytes of rustls' words that a sample keeps.
 const WORDS_BYTES_MAX: usize = 128;
+/// Names that a worker keeps sessions of, at least: rustls keeps some for each, and evicts by name.
+const RESUMED_NAMES_MIN: usize = 8;
 
 /// What all sessions of a run share.
 #[derive(Debug)]
@@ -46,6 +48,8 @@ pub(super) struct Settings {
     config: Arc<ClientConfig>,
     /// One a target; none for those without TLS.
     names: Vec<Option<ServerName<'static>>>,
+    /// Sessions are resumed.
+    resume: bool,
     /// What the user should know.
     pub notes: Vec<String>,
 }
@@ -81,7 +85,17 @@ impl Settings {
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config.resumption = Resumption::disabled();
-        Ok(Some(Self { config: Arc::new(config), names: own.names, notes }))
+        Ok(Some(Self { config: Arc::new(config), names: own.names, resume: plan.tls.resume, notes }))
+    }
+
+    /// The configuration of one worker: a cache of sessions is its own, so that workers share no lock.
+    fn of_worker(&self) -> Arc<ClientConfig> {
+        if !self.resume {
+            return self.config.clone();
+        }
+        let mut config = ClientConfig::clone(&self.config);
+        config.resumption = Resumption::in_memory_sessions(self.names.len().max(RESUMED_NAMES_MIN));
+        Arc::new(config)
     }
 }
 
@@ -262,6 +276,8 @@ struct Slot {
 /// The sessions of a worker; without slots where no target has TLS.
 #[derive(Debug)]
 pub(super) struct Sessions {
+    /// None where no target has TLS.
+    config: Option<Arc<ClientConfig>>,
     slots: Box<[Slot]>,
     /// Where a request's next piece is put together.
     piece: Box<[u8]>,
@@ -276,6 +292,7 @@ impl Sessions {
     pub fn new(settings: Option<&Settings>, connections: usize) -> Self {
         let bytes = |n: usize| if settings.is_some() { vec![0; n].into() } else { Box::default() };
         Self {
+            config: settings.map(Settings::of_worker),
             slots: (0..settings.map_or(0, |_| connections)).map(|_| Slot::default()).collect(),
             piece: bytes(limits::TLS_PIECE_BYTES),
             read: bytes(limits::TLS_READ_BYTES),
@@ -296,11 +313,10 @@ impl Sessions {
         settings: Option<&Settings>,
         target: u16,
     ) -> std::result::Result<bool, Stopped> {
-        let Some((settings, name)) = settings.and_then(|s| Some((s, s.names.get(target as usize)?.as_ref()?))) else {
-            return Ok(false);
-        };
+        let name = settings.and_then(|s| s.names.get(target as usize)?.as_ref());
+        let (Some(name), Some(config)) = (name, &self.config) else { return Ok(false) };
         let _pause = quiet::Pause::begin();
-        match ClientConnection::new(settings.config.clone(), name.clone()) {
+        match ClientConnection::new(config.clone(), name.clone()) {
             Ok(mut session) => {
                 // Bounded by the pieces that are fed: a piece that was cut here would be lost.
                 session.set_buffer_limit(None);
@@ -312,6 +328,31 @@ impl Sessions {
                 Err(Stopped::Broken)
             }
         }
+    }
+
+    /// True when a finished handshake took up an earlier session.
+    pub fn is_resumed(&self, conn: ConnId) -> bool {
+        self.session(conn).is_some_and(|s| s.handshake_kind() == Some(HandshakeKind::Resumed))
+    }
+
+    /// Our close_notify, to be the last bytes of a connection; none where a handshake is not over, the session is broken, or a
+    /// part of a record is still to be sent.
+    pub fn farewell(&mut self, conn: ConnId) -> Option<&[u8]> {
+        let slot = self.slots.get_mut(conn.index())?;
+        let session = slot.session.as_mut()?;
+        if session.is_handshaking() || slot.broken || slot.from != slot.to || session.wants_write() {
+            return None;
+        }
+        let _pause = quiet::Pause::begin();
+        session.send_close_notify();
+        let mut at = 0;
+        while session.wants_write() && at < self.piece.len() {
+            match session.write_tls(&mut &mut self.piece[at..]) {
+                Ok(n @ 1..) => at += n,
+                Ok(0) | Err(_) => return None,
+            }
+        }
+        Some(&self.piece[..at])
     }
 
     /// Forgets a slot's session.

@@ -4,7 +4,7 @@
 //! After [`Worker::new`] nothing here allocates, locks, logs or formats.
 
 use super::{
-    conn::{Conn, IdleRing, State, Stream, Trip, flag, mark},
+    conn::{Conn, Dead, IdleRing, State, Stream, Trip, flag, mark},
     io::Io,
     live::{Control, Counts, Halt, Live},
     phases::{Leg, Part},
@@ -133,6 +133,8 @@ pub(super) struct Worker<'a, I: Io> {
     pub starved: Vec<u32>,
     /// Address of each target that answered last.
     pub good_address: Box<[u16]>,
+    /// Connects that failed, by address.
+    pub dead: Box<[Dead]>,
     /// The target whose turn it is.
     pub next_target: u16,
     pub counts: Counts,
@@ -208,6 +210,7 @@ impl<'a, I: Io> Worker<'a, I> {
             closed: (0..connections).rev().collect(),
             starved: Vec::with_capacity(n),
             good_address: vec![0; targets].into(),
+            dead: vec![Dead::default(); shared.addresses.last().map_or(0, |a| usize::from(a.0 + a.1))].into(),
             next_target: 0,
             counts: Counts::default(),
             warm_in_flight: 0,
@@ -227,14 +230,14 @@ impl<'a, I: Io> Worker<'a, I> {
     /// Opens `wanted` connections before the clock starts, and waits for them until the connect time-out. A connection that
     /// fails here is tried again on behalf of the first request that needs it.
     pub fn preconnect(&mut self, wanted: u32) -> Result<()> {
-        /// Connects under way at once: below the smallest listen backlog that is common (128).
-        const AT_ONCE: u32 = 64;
+        // Connects under way at once, over all workers: below the smallest listen backlog that is common.
+        let at_once = (limits::CONNECTS_AT_ONCE / self.shared.plan.workers().max(1) as u32).max(1);
         let now = self.shared.clock.now();
         let until = now.plus(self.shared.plan.timeouts.connect_ns.min(10_000_000_000));
         let (mut begun, mut opening) = (0, 0);
         loop {
             let now = self.shared.clock.now();
-            while begun < wanted && opening < AT_ONCE {
+            while begun < wanted && opening < at_once {
                 let Some(slot) = self.closed.pop() else { break };
                 let targets = self.idle.len() as u32;
                 self.open(ConnId(slot), (begun % targets) as u16, now);
@@ -409,7 +412,9 @@ impl<'a, I: Io> Worker<'a, I> {
         {
             self.tally.measure_from(self.start.plus(from));
         }
-        let Some((conn, target)) = self.take_slot(work.instance) else { unreachable!("free() found one in this turn") };
+        let Some((conn, target)) = self.take_slot(work.instance, work.unit) else {
+            unreachable!("free() found one in this turn")
+        };
         let c = &mut self.conns[conn.index()];
         c.record = work.record;
         c.instance = work.instance;
@@ -443,12 +448,14 @@ impl<'a, I: Io> Worker<'a, I> {
         self.counts.in_flight += 1;
         self.warm_in_flight += u64::from(work.warmup);
         self.counts.issued += 1;
-        if c.state == State::Idle {
-            self.begin(conn, now);
-        } else {
-            c.set(flag::WAITED);
-            trip.tried = 0;
-            self.open(conn, target, now);
+        match c.state {
+            State::Idle if c.target == target => self.begin(conn, now),
+            State::Idle => self.close_and_reopen(conn, target),
+            _ => {
+                c.set(flag::WAITED);
+                trip.tried = 0;
+                self.open(conn, target, now);
+            }
         }
     }
 
@@ -460,7 +467,10 @@ impl<'a, I: Io> Worker<'a, I> {
         debug_assert!(c.state == State::Idle && !c.has(flag::SEND));
         c.state = State::Busy;
         c.clear(flag::WAITED);
-        c.start = now;
+        let again = c.start.is_some();
+        if !again {
+            c.start = now;
+        }
         let (record, target, generation) = (c.record, c.target, c.generation);
         let template = shared.heads.of(target, shared.view.template(record));
         let body = shared.view.body_bytes(record);
@@ -470,7 +480,8 @@ impl<'a, I: Io> Worker<'a, I> {
         let trip = &mut self.trips[conn.index()];
         trip.head_bytes = head as u32;
         trip.total_bytes = head as u64 + body;
-        if !self.conns[conn.index()].has(flag::WARMUP)
+        if !again
+            && !self.conns[conn.index()].has(flag::WARMUP)
             && let Some(slice) = self.tally.slice(now)
         {
             slice.issued += 1;
@@ -663,5 +674,23 @@ impl SendRule {
             SendPath::Auto if zero_copy && !local => Self { zero_copy_min: ZERO_COPY_BYTES_MIN, ..copy },
             SendPath::ZeroCopy | SendPath::File | SendPath::Auto => copy,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn case_54_the_send_path_goes_by_size_and_peer() {
+        let rule = |path, local, offered| {
+            let r = SendRule::new(path, local, offered, false, 1_000);
+            (r.copy_max, r.zero_copy_min)
+        };
+        assert_eq!(rule(SendPath::Auto, false, true), (1_000, 32 << 10), "to another machine, large bodies alone");
+        assert_eq!(rule(SendPath::Auto, true, true), (1_000, u64::MAX), "the kernel would copy them all the same");
+        assert_eq!(rule(SendPath::Auto, false, false), (1_000, u64::MAX), "not offered");
+        assert_eq!(rule(SendPath::ZeroCopy, true, true), (0, 0), "asked for");
+        assert_eq!(rule(SendPath::Copy, false, true), (1_000, u64::MAX));
     }
 }

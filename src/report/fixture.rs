@@ -65,6 +65,7 @@ pub fn plan() -> Plan {
         delay_cap_ns: u64::MAX,
         stop_session_on_failure: false,
         tls: Tls::default(),
+        net: crate::data::net::Net::default(),
     }
 }
 
@@ -129,7 +130,7 @@ fn worker(n: u16, latencies_ms: impl Iterator<Item = u64>, failed: [u64; 2]) -> 
         sent_copied: 1200 * w.buckets.issued,
         sent_file: 0,
     };
-    w.connections = Connections { asked: 2, established_peak: 2, opened: 3, failed: 0 };
+    w.connections = Connections { asked: 2, established_peak: 2, opened: 3, ..Connections::default() };
     w.series[Metric::ConnectTime as usize].record(150_000);
     w.cost = Cost {
         cpu_user_ns: 20 * MILLISECOND,

@@ -266,6 +266,8 @@ fn add_connections(to: &mut Connections, from: &Connections) {
     to.established_peak += from.established_peak;
     to.opened += from.opened;
     to.failed += from.failed;
+    to.resent += from.resent;
+    to.resumed += from.resumed;
 }
 
 #[cfg(test)]

@@ -177,6 +177,10 @@ pub struct Connections {
     pub established_peak: u64,
     pub opened: u64,
     pub failed: u64,
+    #[serde(default)]
+    pub resent: u64,
+    #[serde(default)]
+    pub resumed: u64,
 }
 
 /// Rates over the run.
@@ -439,7 +443,14 @@ fn bytes(merged: &Merged) -> Bytes {
 
 fn connections(merged: &Merged) -> Connections {
     let c = &merged.connections;
-    Connections { asked: c.asked, established_peak: c.established_peak, opened: c.opened, failed: c.failed }
+    Connections {
+        asked: c.asked,
+        established_peak: c.established_peak,
+        opened: c.opened,
+        failed: c.failed,
+        resent: c.resent,
+        resumed: c.resumed,
+    }
 }
 
 fn dataset(d: &DatasetFacts) -> Dataset {

@@ -606,6 +606,12 @@ fn machine(out: &mut Out, s: &Summary) {
     if c.failed > 0 {
         let _ = write!(text, ", {} attempts failed", show_count(c.failed));
     }
+    if c.resumed > 0 {
+        let _ = write!(text, ", {} TLS sessions resumed", show_count(c.resumed));
+    }
+    if c.resent > 0 {
+        let _ = write!(text, ", {} requests sent again on a new one", show_count(c.resent));
+    }
     out.item("connections", Tone::Plain, &text);
     // An open loop opens what it needs; a closed loop that ran with fewer did not apply the load that was asked for.
     if !s.plan.is_open_loop() && c.established_peak < c.asked.min(s.requests.issued) {

@@ -50,6 +50,12 @@ pub fn local_ports() -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
+/// True when the kernel can encrypt TLS records itself, none when that cannot be read.
+pub fn kernel_tls() -> Option<bool> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_ulp").ok()?;
+    Some(text.split_whitespace().any(|ulp| ulp == "tls"))
+}
+
 /// Kernel release, as `uname -r`.
 pub fn kernel_release() -> String {
     nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default()

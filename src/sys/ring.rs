@@ -11,6 +11,7 @@ use std::{
     fs::File,
     io,
     mem::ManuallyDrop,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsFd, AsRawFd, OwnedFd},
     ptr,
     sync::{
@@ -31,7 +32,7 @@ use super::{
     sendfile, sock,
     spool::{BlockWrite, Spools},
 };
-use crate::data::{ConnId, Error, Result, Span, limits, plan::Address};
+use crate::data::{ConnId, Error, Result, Span, limits, net::SocketOptions, plan::Address};
 
 /// The operations that a worker asks for; the tag of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +114,10 @@ pub struct RingConfig {
     pub recv_buffers: u32,
     /// Every address that may be connected to.
     pub addresses: Vec<Address>,
+    /// Source addresses; slot `s` has the one at `s % len` of its target's family. Empty leaves them to the kernel.
+    pub sources: Vec<IpAddr>,
+    /// What every socket is set to.
+    pub options: SocketOptions,
 }
 
 /// Packs a completion's name: op 8 bits, generation 16, connection 24. One place for packing and unpacking.
@@ -169,6 +174,10 @@ pub struct Ring {
     uring: ManuallyDrop<IoUring>,
     memory: ManuallyDrop<KernelMemory>,
     fds: Box<[Option<OwnedFd>]>,
+    /// Source addresses, by family.
+    sources_v4: Box<[sock::KernelAddress]>,
+    sources_v6: Box<[sock::KernelAddress]>,
+    options: SocketOptions,
     /// Sends in the kernel, by slot.
     sending: Box<[u8]>,
     /// What `sendfile` sent on the calling thread: completions that the kernel has no part in.
@@ -220,6 +229,9 @@ impl Ring {
             uring: ManuallyDrop::new(uring),
             memory: ManuallyDrop::new(memory),
             fds: (0..slots).map(|_| None).collect(),
+            sources_v4: sources(&config.sources, IpAddr::is_ipv4),
+            sources_v6: sources(&config.sources, IpAddr::is_ipv6),
+            options: config.options,
             sending: vec![0; slots].into(),
             done: Vec::with_capacity(slots),
             partly: vec![0; slots].into(),
@@ -233,6 +245,7 @@ impl Ring {
             notes,
         };
         ring.register_recv_buffers()?;
+        ring.register_busy_poll();
         Ok(ring)
     }
 
@@ -247,6 +260,16 @@ impl Ring {
         // SAFETY: the entries are page-aligned, zero-initialised, `entries` long, and live until the ring is closed (Drop).
         unsafe { self.uring.submitter().register_buf_ring_with_flags(address, entries, RECV_GROUP, 0) }
             .map_err(|e| refused("io_uring_register(PBUF_RING)", &e))
+    }
+
+    /// Lets the ring poll the network device's queues before it sleeps (`--busy-poll`).
+    fn register_busy_poll(&mut self) {
+        let Some(micros) = self.options.busy_poll_us else { return };
+        let mut napi = types::Napi::new().set_busy_poll_timeout(micros).set_prefer_busy_poll(true);
+        if let Err(error) = self.uring.submitter().register_napi(&mut napi) {
+            self.notes
+                .push(format!("--busy-poll: the ring cannot poll ({error}): the sockets alone do, since 6.9 it can"));
+        }
     }
 
     /// What the kernel lacks, in words, for the report.
@@ -274,7 +297,15 @@ impl Ring {
     /// Errors: what `socket(2)` or `setsockopt(2)` said (file limit).
     pub fn connect(&mut self, conn: ConnId, generation: u16, address: usize) -> io::Result<()> {
         let to = self.memory.addresses.get(address).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let fd = sock::open(to)?;
+        let sources = if to.is_ipv4() {
+            &self.sources_v4[..]
+        } else if to.is_ipv6() {
+            &self.sources_v6[..]
+        } else {
+            &[]
+        };
+        let source = if sources.is_empty() { None } else { Some(&sources[conn.index() % sources.len()]) };
+        let fd = sock::open(to, source, &self.options)?;
         let entry = opcode::Connect::new(Fd(fd.as_raw_fd()), to.as_ptr().cast(), to.len()).build();
         assert!(self.fds[conn.index()].is_none(), "a slot is closed before it connects again");
         self.fds[conn.index()] = Some(fd);
@@ -428,6 +459,15 @@ impl Ring {
     pub fn shutdown(&mut self, conn: ConnId) {
         if let Some(fd) = &self.fds[conn.index()] {
             sock::shutdown(fd);
+        }
+    }
+
+    /// Hands the kernel the last few bytes of a slot's connection before its shutdown, without waiting. No send of the slot may
+    /// be in the kernel.
+    pub fn say_last(&mut self, conn: ConnId, bytes: &[u8]) {
+        assert!(self.sending[conn.index()] == 0, "bytes of two sends would interleave");
+        if let Some(fd) = &self.fds[conn.index()] {
+            sock::say_last(fd, bytes);
         }
     }
 
@@ -767,6 +807,10 @@ impl RecvBuffers {
         let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }
+}
+
+fn sources(all: &[IpAddr], of: impl Fn(&IpAddr) -> bool) -> Box<[sock::KernelAddress]> {
+    all.iter().filter(|ip| of(ip)).map(|ip| SocketAddr::new(*ip, 0).into()).collect()
 }
 
 fn anonymous(bytes: usize) -> Result<MmapMut> {

@@ -109,6 +109,7 @@ pub fn plan(address: std::net::SocketAddr, shape: Shape) -> Plan {
         delay_cap_ns: u64::MAX,
         stop_session_on_failure: true,
         tls: Tls::default(),
+        net: ringload::data::net::Net::default(),
     }
 }
 

@@ -7,6 +7,7 @@ mod alloc;
 mod cache;
 mod cli;
 mod dataset;
+mod net;
 mod report;
 mod run;
 mod shapes;

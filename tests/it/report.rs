@@ -89,6 +89,7 @@ fn plan() -> Plan {
         delay_cap_ns: u64::MAX,
         stop_session_on_failure: false,
         tls: Tls::default(),
+        net: ringload::data::net::Net::default(),
     }
 }
 
@@ -177,7 +178,7 @@ fn worker(n: u16) -> WorkerResult {
         sent_copied: 102_700 * w.buckets.issued,
         sent_file: 0,
     };
-    w.connections = Connections { asked: 128, established_peak: 128, opened: 140, failed: 0 };
+    w.connections = Connections { asked: 128, established_peak: 128, opened: 140, ..Connections::default() };
     for _ in 0..140 {
         w.series[Metric::ConnectTime as usize].record(120_000 + random.random_range(0..80_000));
     }

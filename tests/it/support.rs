@@ -71,7 +71,12 @@ pub struct Server {
 
 impl Server {
     pub fn start(script: impl Fn(&mut Conn) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::on("127.0.0.1:0", script)
+    }
+
+    /// Listens at an address.
+    pub fn on(address: &str, script: impl Fn(&mut Conn) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (script, all) = (Arc::new(script), seen.clone());

@@ -1,4 +1,4 @@
-//! `ringload run` over TLS, against rustls as the server.
+//! `ringload run` over TLS, against rustls as the server. Cases 71 and 73 of the public reports are here.
 
 use std::{
     io::{Read, Write},
@@ -212,7 +212,7 @@ fn bodies_go_out_byte_for_byte_to_a_server_that_is_verified() {
 }
 
 #[test]
-fn a_server_that_cannot_be_verified_is_class_tls_with_the_reason_and_k_takes_it() {
+fn case_73_a_server_that_cannot_be_verified_is_class_tls_with_the_reason_and_k_takes_it() {
     let authority = Authority::new();
     let dir = folder(&authority);
     let server = Server::always(authority.server(rustls::ALL_VERSIONS, Ask::Nothing));
@@ -232,7 +232,7 @@ fn a_server_that_cannot_be_verified_is_class_tls_with_the_reason_and_k_takes_it(
 }
 
 #[test]
-fn sni_is_the_host_without_its_port_none_for_an_address_and_what_sni_says() {
+fn case_71_sni_is_the_host_without_its_port_none_for_an_address_and_what_sni_says() {
     let authority = Authority::new();
     let dir = folder(&authority);
     let server = Server::always(authority.server(rustls::ALL_VERSIONS, Ask::Nothing));
@@ -382,6 +382,63 @@ fn files_and_flags_that_cannot_be_are_refused_before_anything_is_sent() {
         assert!(text.contains(said) && !text.contains("panicked"), "{more:?}: {text}");
     }
     assert!(server.names().is_empty());
+}
+
+#[test]
+fn a_connection_ends_with_our_close_notify() {
+    let authority = Authority::new();
+    let dir = folder(&authority);
+    for versions in [&[&rustls::version::TLS13], &[&rustls::version::TLS12]] {
+        let ends = Arc::new(Mutex::new(Vec::new()));
+        let seen = ends.clone();
+        let server = Server::start(authority.server(versions, Ask::Nothing), move |conn| {
+            if conn.request().is_some() {
+                conn.send(OK);
+                // A TCP close without it is an error of the read.
+                seen.lock().unwrap().push(conn.stream.read(&mut [0; 10]).map_err(|e| e.kind()));
+            }
+        });
+        for more in [&[][..], &["--reuse", "never"]] {
+            let args = [&["-b", "{}", "-c", "2", "-n", "2", "-k"], more].concat();
+            let (code, summary) = run(dir.path(), &server.url("127.0.0.1"), &args);
+            assert_eq!(code, 0, "{summary}");
+        }
+        let until = Instant::now() + Duration::from_secs(5);
+        while ends.lock().unwrap().len() < 4 && Instant::now() < until {
+            thread::yield_now();
+        }
+        assert_eq!(*ends.lock().unwrap(), [Ok(0); 4]);
+    }
+}
+
+#[test]
+fn sessions_are_resumed_only_when_asked_for() {
+    let authority = Authority::new();
+    let dir = folder(&authority);
+    for versions in [&[&rustls::version::TLS13], &[&rustls::version::TLS12]] {
+        let server = Server::always(authority.server(versions, Ask::Nothing));
+        for (resume, resumed) in [("off", 0), ("on", 5)] {
+            let args = ["-b", "{}", "-c", "1", "-n", "6", "-k", "--reuse", "never", "--tls-resume", resume];
+            let (code, summary) = run(dir.path(), &server.url("127.0.0.1"), &args);
+            assert_eq!((code, &summary["connections"]["resumed"]), (0, &resumed.into()), "{summary}");
+        }
+    }
+}
+
+#[test]
+fn a_stale_session_is_resent_on_a_new_one() {
+    let authority = Authority::new();
+    let dir = folder(&authority);
+    let server = Server::start(authority.server(rustls::ALL_VERSIONS, Ask::Nothing), |conn| {
+        if conn.request().is_some() {
+            conn.send(OK);
+            conn.request();
+        }
+    });
+    let args = ["-b", "{}", "-c", "1", "-n", "6", "-k", "--resend-stale"];
+    let (code, summary) = run(dir.path(), &server.url("127.0.0.1"), &args);
+    assert_eq!((code, &summary["connections"]["resent"]), (0, &5.into()), "{summary}");
+    assert_eq!(server.seen.lock().unwrap().len(), 11);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::{
     data::{
         Nanos, WorkerId,
         metric::Metric,
+        net::{Net, UrlStrategy},
         outcome::{ErrorClass, Outcome},
         plan::*,
         results::WorkerResult,
@@ -117,15 +118,21 @@ fn case(seed: u64) -> Case {
         }
     };
     let timed = !clean && rng.random_bool(0.3);
+    let target = Target {
+        url: "http://sim/".into(),
+        host: "sim".into(),
+        path: "/v1/x".into(),
+        addresses: vec![Address::Tcp(([127, 0, 0, 1], 1).into()); rng.random_range(1..=2)],
+        tls: false,
+        local: rng.random_bool(0.5),
+    };
     let plan = Plan {
-        targets: vec![Target {
-            url: "http://sim/".into(),
-            host: "sim".into(),
-            path: "/v1/x".into(),
-            addresses: vec![Address::Tcp(([127, 0, 0, 1], 1).into()); rng.random_range(1..=2)],
-            tls: false,
-            local: rng.random_bool(0.5),
-        }],
+        targets: vec![target; rng.random_range(1..=3)],
+        net: Net {
+            strategy: [UrlStrategy::RoundRobin, UrlStrategy::Session][rng.random_range(0..2)],
+            resend_stale: rng.random_bool(0.5),
+            ..Net::default()
+        },
         head: RequestHead { body_digest: true, ..RequestHead::default() },
         shape: shape.clone(),
         catch_up: if clean || rng.random_bool(0.7) { CatchUp::On } else { CatchUp::Off },
@@ -240,6 +247,7 @@ fn run(seed: u64, folder: &std::path::Path) {
             check_rows(&rows, &worker.tally.result);
             check_kept(&rows, chunks, responses, &worker.tally.result);
             add(&mut whole_run, &worker.tally.result);
+            whole_run.connections.resent += worker.tally.result.connections.resent;
         }
     }
     let ring = &worker.io;
@@ -253,7 +261,11 @@ fn run(seed: u64, folder: &std::path::Path) {
     assert_eq!(result.errors.iter().sum::<u64>(), buckets.failed, "each failure has one class");
     let log = &ring.log;
     let (heads, whole) = (log.heads.iter().sum::<u64>(), log.whole.iter().sum::<u64>());
-    assert!(heads <= buckets.issued && whole <= heads, "{heads} heads came of {} requests", buckets.issued);
+    let resent = result.connections.resent;
+    assert!(heads <= buckets.issued + resent && whole <= heads, "{heads} heads came of {} requests", buckets.issued);
+    assert!(plan.net.resend_stale || resent == 0);
+    let stale = result.errors[ErrorClass::StaleConnection as usize];
+    assert!(!plan.net.resend_stale || stale == 0, "{stale} stale ones were not sent again");
     assert!(buckets.succeeded <= log.good_read, "{} successes, {} good answers", buckets.succeeded, log.good_read);
     for (class, hundred) in [(ErrorClass::Http3xx, 3), (ErrorClass::Http4xx, 4), (ErrorClass::Http5xx, 5)] {
         assert!(result.errors[class as usize] <= log.status_read[hundred], "{class:?}");
@@ -274,7 +286,7 @@ fn run(seed: u64, folder: &std::path::Path) {
     }
     if clean {
         assert_eq!((buckets.scheduled, buckets.succeeded), (asked, asked), "{buckets:?} {:?}", result.samples);
-        assert_eq!((heads, whole, log.good_read), (asked, asked, asked));
+        assert_eq!((heads, whole, log.good_read, resent), (asked, asked, asked, 0));
         if shared.legs.len() == 1 && plan.order == Order::Sequential && view.is_flat() {
             let n = log.whole.len() as u64;
             for (record, &seen) in log.whole.iter().enumerate() {

@@ -62,6 +62,7 @@ enum Manner {
     Chunked,
     UntilClose,
     LastOfConnection,
+    KeptFor(u32),
     Interim,
     Stream,
     // From here on: faults.
@@ -94,6 +95,8 @@ pub(super) struct Peer {
     now: Option<Request>,
     /// When its last part leaves.
     leaves_ns: u64,
+    /// When it closes the connection if no request has come by then; 0 for never.
+    kept_until_ns: u64,
 }
 
 /// The request that is being read.
@@ -165,6 +168,8 @@ impl SimRing<'_> {
         let body: usize = field(&head, "Content-Length").parse().unwrap();
         assert_eq!(body as u64, self.view.body_bytes(record));
         assert_eq!(field(&head, "X-Ringload-Xxh3"), format!("{:016x}", self.view.body_xxh3(record)));
+        let kept_until_ns = std::mem::take(&mut self.socks[conn.index()].peer.kept_until_ns);
+        assert!(kept_until_ns == 0 || self.now() < kept_until_ns, "a request after the server's keep-alive time");
         self.log.heads[record.index()] += 1;
         if self.view.predecessors(record).iter().any(|&p| self.log.answers[p as usize] == 0) {
             self.log.too_early.push(record);
@@ -187,6 +192,8 @@ impl SimRing<'_> {
                 Manner::Chunked,
                 Manner::UntilClose,
                 Manner::LastOfConnection,
+                Manner::KeptFor(0),
+                Manner::KeptFor(1),
                 Manner::Interim,
                 Manner::Stream,
             ];
@@ -225,6 +232,11 @@ impl SimRing<'_> {
             Manner::LastOfConnection => {
                 self.say(conn, &with_length(200, "Connection: close\r\n", &body), tag(200, true));
                 self.fin(conn, None);
+            }
+            // The connection is closed when its time is over, to the nanosecond.
+            Manner::KeptFor(seconds) => {
+                self.say(conn, &with_length(200, &format!("Keep-Alive: timeout={seconds}\r\n"), &body), tag(200, true));
+                self.socks[conn.index()].peer.kept_until_ns = self.now() + u64::from(seconds) * 1_000_000_000;
             }
             Manner::Interim => {
                 let mut all = Vec::new();
