@@ -1,5 +1,7 @@
 //! `ringload report` and `ringload merge`: finished runs, printed again, held against each other, made into one.
 
+use std::path::Path;
+
 use super::{
     flags::{MergeFlags, ReportFlags},
     terminal,
@@ -52,6 +54,18 @@ pub fn report(flags: &ReportFlags) -> Result<u8> {
 /// Errors: a folder that is no run, thresholds that cannot be, an output folder that is something else.
 pub fn merge(flags: &MergeFlags) -> Result<u8> {
     let thresholds = threshold::parse_all(flags.fail_if.iter().map(String::as_str), &[]).map_err(Error::usage)?;
+    let same = |a: &Path, b: &Path| match (a.canonicalize(), b.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => false,
+    };
+    for (i, dir) in flags.dirs.iter().enumerate() {
+        if flags.dirs[..i].iter().any(|other| same(other, dir)) {
+            return Err(Error::usage(format!("{} is given twice, and would be counted twice", dir.display())));
+        }
+        if same(dir, &flags.out) {
+            return Err(Error::usage(format!("-o {} is one of the runs to merge; give another folder", dir.display())));
+        }
+    }
     let mut runs = Vec::new();
     for dir in &flags.dirs {
         runs.extend(compare::load_all(dir)?);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::data::{
     metric::Metric,
     results::Cost,
-    units::{MILLISECOND, SECOND, show_duration},
+    units::{MILLISECOND, SECOND, show_count, show_duration},
 };
 
 use super::{
@@ -194,7 +194,7 @@ fn worker(w: &WorkerFigures) -> Worker {
 /// Says whether the client may have been the limit, and why.
 ///
 /// It may when a worker was busy for more than 95 % of the window, or, in an open loop, when the p99 of start - due is over
-/// 1 ms and over 1 % of the median latency.
+/// 1 ms and over 1 % of the median latency, or due requests were dropped though not all slots were ever in use.
 pub(super) fn judge(summary: &mut Summary, merged: &Merged) {
     let mut limits = Vec::new();
     if let Some(busy) = summary.client.busy_max.filter(|&b| b > BUSY_MAX) {
@@ -208,8 +208,19 @@ pub(super) fn judge(summary: &mut Summary, merged: &Merged) {
             limits.push(format!("1 % of the requests started {} or more after they were due", show_duration(lag)));
         }
     }
+    if let Some(missed) = missed_with_free_slots(summary) {
+        limits.push(format!("{} due requests were dropped as missed while slots were free", show_count(missed)));
+    }
     summary.client.limited_by_client = !limits.is_empty();
     summary.client.limits = limits;
+}
+
+/// Due requests that were dropped though not all slots were ever in use: then it was not for want of one. None where connections
+/// failed, as a slot that waits for one is taken, too.
+fn missed_with_free_slots(summary: &Summary) -> Option<u64> {
+    let slots = summary.plan.concurrency.min(summary.plan.connections);
+    let never_full = summary.connections.established_peak < slots && summary.connections.failed == 0;
+    (summary.plan.is_open_loop() && never_full && summary.requests.missed > 0).then_some(summary.requests.missed)
 }
 
 /// Highest mean number of requests in flight over a slice of the timeline; only whole slices, unless there is none.

@@ -8,7 +8,7 @@ use crate::data::{metric::Metric, outcome::ErrorClass, units::show_count};
 use super::{
     percentile::Percentile,
     summary::Summary,
-    text::{number, rate_gap},
+    text::{number, rate_gap, slots_were_full},
 };
 
 /// `findings` of `summary.json`.
@@ -68,11 +68,17 @@ fn limit(s: &Summary) -> (&'static str, String) {
 
 fn open_loop(s: &Summary, busy: &str) -> (&'static str, String) {
     match (rate_gap(s), s.rate.asked_rps) {
-        (Some(gap), _) if s.requests.missed > 0 || gap.contains("slots") => ("server", format!("{gap}{busy}")),
+        (Some(gap), _) if slots_were_full(s) => ("server", format!("{gap}{busy}")),
         (Some(gap), _) => ("unknown", format!("{gap}{busy}")),
         (None, _) if s.requests.missed > 0 => {
             let missed = show_count(s.requests.missed);
-            ("server", format!("{missed} due requests found no free slot in time: answers came too slowly{busy}"))
+            if slots_were_full(s) {
+                let why = format!("{missed} due requests found no free slot in time: answers came too slowly{busy}");
+                return ("server", why);
+            }
+            let why =
+                format!("{missed} due requests were overdue and dropped: no slot was free, or the client was late");
+            ("unknown", format!("{why}{busy}"))
         }
         (None, Some(rate)) => {
             ("load", format!("neither: the {}/s that were asked for were reached{busy}", number(rate)))
@@ -179,7 +185,10 @@ mod tests {
         assert_eq!(found.limit, "load", "{found:?}");
         s.requests.missed = 7;
         let found = find(&s);
-        assert!(found.limit == "server" && found.limit_why.contains("7 due requests"), "{found:?}");
+        assert!(found.limit == "unknown" && found.limit_why.contains("7 due requests"), "{found:?}");
+        let full = |name: &str| name == "effective_concurrency_max";
+        s.throughput.0.iter_mut().filter(|(name, _)| full(name)).for_each(|(_, f)| f.value = Some(4.0));
+        assert_eq!(find(&s).limit, "server");
         assert!(found.users.contains("from when they were due"), "{found:?}");
     }
 

@@ -702,6 +702,22 @@ mod tests {
     }
 
     #[test]
+    fn requests_that_were_dropped_while_slots_were_free_tell_on_the_client() {
+        let mut plan = fixture::plan();
+        let flat = Segment { duration_ns: 1, from: 50.0, to: 50.0 };
+        plan.shape = Shape::Rate { arrival: Arrival::Constant, curve: vec![flat] };
+        let mut result = fixture::result();
+        for w in &mut result.workers {
+            (w.buckets.scheduled, w.buckets.missed) = (w.buckets.scheduled + 10, 10);
+        }
+        assert!(!fixture::summarize(&plan, &result).0.client.limited_by_client, "all four slots were used");
+        result.workers[0].connections.established_peak = 1;
+        let (summary, _) = fixture::summarize(&plan, &result);
+        assert!(summary.client.limits.iter().any(|l| l.contains("20 due requests")), "{:?}", summary.client.limits);
+        assert_eq!(summary.findings.limit, "client");
+    }
+
+    #[test]
     fn achieved_rate_counts_gaps_where_the_run_ran_out() {
         let mut plan = fixture::plan();
         plan.shape =

@@ -275,12 +275,15 @@ pub(super) fn rate_gap(s: &Summary) -> Option<String> {
     if missing <= chance || missing < planned * 0.01 {
         return None;
     }
-    let cause = if s.requests.missed > 0 {
-        format!("{} due requests found no free slot and were dropped as missed", show_count(s.requests.missed))
-    } else if let Some(taken) = slots_taken(s) {
+    let (full, missed) = (slots_taken(s), show_count(s.requests.missed));
+    let cause = if full.is_some() && s.requests.missed > 0 {
+        format!("{missed} due requests found no free slot and were dropped as missed")
+    } else if let Some(taken) = full {
         taken
     } else if s.client.limited_by_client {
         format!("the client fell behind: {}", s.client.limits.join("; "))
+    } else if s.requests.missed > 0 {
+        format!("{missed} due requests were overdue and dropped as missed: no slot was free, or the client was late")
     } else if s.connections.established_peak < s.connections.asked && s.requests.failed > 0 {
         "connections failed: see the errors".to_owned()
     } else {
@@ -289,10 +292,15 @@ pub(super) fn rate_gap(s: &Summary) -> Option<String> {
     Some(format!("below what was asked by {:.1} %: {cause}", 100.0 * missing / planned))
 }
 
+/// True when every slot was taken for a whole slice of the timeline.
+pub(super) fn slots_were_full(s: &Summary) -> bool {
+    let fullest = s.throughput.get("effective_concurrency_max").and_then(|f| f.value).unwrap_or(0.0);
+    fullest >= 0.97 * s.plan.concurrency as f64
+}
+
 /// That every slot was taken at some time, in words: what is due then waits for an answer, not for the client.
 fn slots_taken(s: &Summary) -> Option<String> {
-    let fullest = s.throughput.get("effective_concurrency_max").and_then(|f| f.value).unwrap_or(0.0);
-    if fullest < 0.97 * s.plan.concurrency as f64 {
+    if !slots_were_full(s) {
         return None;
     }
     let cap = if s.plan.concurrency_asked { "-c" } else { "the cap without -c" };
@@ -479,7 +487,7 @@ fn token_rates(s: &Summary) -> String {
     let rate = |name: &str| s.throughput.get(name).and_then(|f| f.value).map_or_else(|| "-".to_owned(), number);
     let source = match s.dataset.token_source.as_str() {
         "" => "counts from the server's usage".to_owned(),
-        source => format!("counts from the server's usage; where it gives none, input counts from the {source}"),
+        source => format!("counts from the server's usage, those of the input from the {source} where it gives none"),
     };
     let source = match &s.counted_tokens {
         Some(c) if c.requests > 0 => {
