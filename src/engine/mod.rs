@@ -319,6 +319,8 @@ struct Ended {
     start: Nanos,
     measured_from_ns: Option<u64>,
     stop_ns: Option<u64>,
+    /// Failed turns whose successors were not played.
+    broken: u64,
     end: Nanos,
     notes: Vec<String>,
     /// Connects that failed, by address.
@@ -372,6 +374,7 @@ fn work(
             start: part.start,
             measured_from_ns: part.agenda.measured_from_ns(),
             stop_ns: part.agenda.stop_ns(),
+            broken: part.agenda.broken(),
             end: part.ended_at,
             result: part.tally.result,
             notes,
@@ -563,6 +566,14 @@ fn gather(ended: Vec<Ended>, shared: &Shared, leg: &Leg, start: Nanos, started_u
         (_, _, Some(stop)) => stop.max(last_start.map_or(stop, Nanos)).min(end.max(stop)).since(measured_from),
     };
     let mut notes: Vec<String> = Vec::new();
+    let broken: u64 = ended.iter().map(|e| e.broken).sum();
+    if broken > 0 {
+        notes.push(format!(
+            "{broken} failed {} a turn after {}, which was not scheduled: --on-failed-turn continue plays on",
+            if broken == 1 { "request had" } else { "requests had" },
+            if broken == 1 { "it" } else { "them" },
+        ));
+    }
     let tls = shared.tls.iter().flat_map(|tls| &tls.notes);
     for note in ended.iter().flat_map(|e| &e.notes).chain(tls) {
         if !notes.contains(note) {

@@ -137,6 +137,8 @@ pub struct Agenda {
     catch_up: CatchUp,
     stop_on_failure: bool,
     missed: u64,
+    /// Sessions that had a turn to come when one failed.
+    broken: u64,
     shut: bool,
     /// Time, and not the end of the dataset, said that nothing more is scheduled.
     out_of_time: bool,
@@ -199,6 +201,7 @@ impl Agenda {
             catch_up: plan.catch_up,
             stop_on_failure: plan.stop_session_on_failure,
             missed: 0,
+            broken: 0,
             shut: false,
             out_of_time: false,
             graph,
@@ -473,6 +476,8 @@ impl Agenda {
         }
         if succeeded || !self.stop_on_failure {
             self.follow(record, instance, end_ns);
+        } else if self.graph.as_ref().is_some_and(|graph| !graph.successors(record).is_empty()) {
+            self.broken += 1;
         }
         self.release(instance)
     }
@@ -598,6 +603,11 @@ impl Agenda {
     /// Requests that were due and never issued.
     pub const fn missed(&self) -> u64 {
         self.missed
+    }
+
+    /// Failed turns whose successors were not played because of it.
+    pub const fn broken(&self) -> u64 {
+        self.broken
     }
 
     /// When measuring began; none while the warm-up runs.

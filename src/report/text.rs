@@ -295,7 +295,7 @@ pub(super) fn rate_gap(s: &Summary) -> Option<String> {
 /// True when every slot was taken for a whole slice of the timeline.
 pub(super) fn slots_were_full(s: &Summary) -> bool {
     let fullest = s.throughput.get("effective_concurrency_max").and_then(|f| f.value).unwrap_or(0.0);
-    fullest >= 0.97 * s.plan.concurrency as f64
+    fullest >= 0.9 * s.plan.concurrency as f64
 }
 
 /// That every slot was taken at some time, in words: what is due then waits for an answer, not for the client.

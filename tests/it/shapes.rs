@@ -695,3 +695,18 @@ fn in_order(edges: &[Vec<u64>], seen: &[Seen]) {
     }
     assert!(joins > 0, "the dataset has joins");
 }
+
+#[test]
+fn turns_that_a_failed_one_kept_from_being_played_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let sessions = dir.path().join("sessions");
+    std::fs::create_dir(&sessions).unwrap();
+    for s in 0..3 {
+        std::fs::write(sessions.join(format!("{s}.jsonl")), "{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n").unwrap();
+    }
+    let server = Server::always(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n");
+    let (_, summary) = run(dir.path(), &server.url(), &["-f", "sessions", "-c", "1"]);
+    assert_eq!(summary["requests"]["issued"], 3, "{summary}");
+    let notes = summary["notes"].to_string();
+    assert!(notes.contains("3 failed requests had a turn after them, which was not scheduled"), "{notes}");
+}

@@ -248,7 +248,8 @@ fn an_end_without_close_notify_is_truncated_only_where_the_close_is_the_framing(
     let authority = Authority::new();
     let dir = folder(&authority);
     const LENGTH: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
-    const CHUNKED: &[u8] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
+    const CHUNKED: &[u8] =
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
     const CLOSE: &[u8] = b"HTTP/1.1 200 OK\r\n\r\nok";
     for (answer, notify, want) in [
         (LENGTH, false, serde_json::json!({})),
