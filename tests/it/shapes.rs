@@ -158,7 +158,8 @@ fn users_whose_answers_are_late_are_late_and_no_due_time_moves() {
     assert_eq!(code, 0);
     let from_schedule = summary["metrics"]["request_latency_from_schedule"]["max"].as_f64().unwrap();
     let service = summary["metrics"]["request_latency"]["max"].as_f64().unwrap();
-    assert!(service < 250.0 && from_schedule > 280.0, "{service} {from_schedule}");
+    // A busy machine makes answers later than 150 ms, and what waits behind them later still.
+    assert!(from_schedule > 280.0 && from_schedule > service + 100.0, "{service} {from_schedule}");
 }
 
 #[test]
