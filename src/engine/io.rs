@@ -2,7 +2,7 @@
 
 use crate::{
     data::{ConnId, Result, Span},
-    sys::ring::{BufferId, Completion, Copying, Ring, SendRefused},
+    sys::ring::{BufferId, Completion, Copying, Op, Ring, SendRefused},
 };
 
 /// A ring with connections in it. The contract of each call is that of [`Ring`]'s method of the same name.
@@ -40,8 +40,8 @@ pub trait Io {
     fn shutdown(&mut self, conn: ConnId);
     /// Says the last few bytes before a shutdown, without waiting.
     fn say_last(&mut self, conn: ConnId, bytes: &[u8]);
-    /// Cancels what the slot has in the kernel.
-    fn cancel(&mut self, conn: ConnId, generation: u16);
+    /// Cancels the slot's connect or send.
+    fn cancel(&mut self, conn: ConnId, generation: u16, op: Op);
     /// Drops what the peer does not acknowledge, so that the kernel lets go of it.
     fn abort(&mut self, conn: ConnId);
     /// Closes the socket.
@@ -123,8 +123,8 @@ impl Io for Ring {
     fn say_last(&mut self, conn: ConnId, bytes: &[u8]) {
         Ring::say_last(self, conn, bytes);
     }
-    fn cancel(&mut self, conn: ConnId, generation: u16) {
-        Ring::cancel(self, conn, generation);
+    fn cancel(&mut self, conn: ConnId, generation: u16, op: Op) {
+        Ring::cancel(self, conn, generation, op);
     }
     fn abort(&mut self, conn: ConnId) {
         Ring::abort(self, conn);

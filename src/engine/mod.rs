@@ -191,6 +191,17 @@ pub fn run_phases(phases: Vec<Phase>, view: Arc<View>, observe: &mut dyn FnMut(&
             results.push(gather(of_phase, &shared, leg, start, started_unix_ns));
         }
     }
+    // A signal in the drain of a phase keeps the later ones from being played: the last that was played is where it ended.
+    let unplayed = shared.legs.len() - results.len();
+    if let (1.., Some(asked), Some(last)) = (unplayed, signal::asked(), results.last_mut())
+        && !matches!(last.ended_by, EndedBy::Error)
+    {
+        last.ended_by = match asked {
+            signal::Asked::Terminate => EndedBy::Terminate,
+            signal::Asked::Interrupt => EndedBy::Interrupt,
+        };
+        last.notes.push(format!("a signal ended the run: {unplayed} later phases were not played"));
+    }
     Ok(results)
 }
 

@@ -5,12 +5,15 @@ use super::{
     io::Io,
     worker::Worker,
 };
-use crate::data::{
-    ConnId, Nanos, limits,
-    metric::Metric,
-    net::UrlStrategy,
-    outcome::{ErrorClass, Outcome},
-    plan::Reuse,
+use crate::{
+    data::{
+        ConnId, Nanos, limits,
+        metric::Metric,
+        net::UrlStrategy,
+        outcome::{ErrorClass, Outcome},
+        plan::Reuse,
+    },
+    sys::ring::Op,
 };
 
 /// No connection is held.
@@ -363,7 +366,7 @@ impl<I: Io> Worker<'_, I> {
         let (generation, sending) = (c.generation, c.has(flag::SEND));
         self.io.shutdown(conn);
         if connecting || sending {
-            self.io.cancel(conn, generation);
+            self.io.cancel(conn, generation, if connecting { Op::Connect } else { Op::Send });
             self.conns[conn.index()].in_kernel += 1;
         }
     }

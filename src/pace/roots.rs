@@ -99,7 +99,7 @@ impl Roots {
         let last_root = due_ns.last().copied().unwrap_or(0);
         let whole = if max_gap_ns == u64::MAX { (last.saturating_sub(first) as f64 / speedup) as u64 } else { 0 };
         // The next pass begins one mean gap after the last of this one, so that repeating keeps the rate.
-        let period_ns = last_root.max(whole) + last_root / (due_ns.len() as u64 - 1).max(1);
+        let period_ns = last_root.max(whole).saturating_add(last_root / (due_ns.len() as u64 - 1).max(1));
         Self {
             count: records.len() as u64,
             records: Some(records.into()),

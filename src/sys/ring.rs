@@ -471,11 +471,11 @@ impl Ring {
         }
     }
 
-    /// Cancels everything that a slot has in the kernel.
-    pub fn cancel(&mut self, conn: ConnId, generation: u16) {
-        let Some(fd) = self.fd(conn) else { return };
-        let entry = opcode::AsyncCancel2::new(CancelBuilder::fd(fd).all()).build();
-        // SAFETY: the operation names a descriptor and no memory.
+    /// Cancels a slot's connect or send. By name: the kernel finds it at once, where by descriptor it looks through everything
+    /// that the ring has in flight (10,000 connections closed at the end of a run took 0.6 s of CPU).
+    pub fn cancel(&mut self, conn: ConnId, generation: u16, op: Op) {
+        let entry = opcode::AsyncCancel::new(pack(op, conn, generation)).build();
+        // SAFETY: the operation names no memory.
         unsafe { self.push(entry, pack(Op::Cancel, conn, generation)) };
     }
 

@@ -410,6 +410,25 @@ fn an_interrupt_in_a_phase_keeps_the_figures_of_those_before_it() {
     assert_eq!((all[1]["status"].as_str(), all[1]["ended_by"].as_str()), (Some("partial"), Some("interrupt")));
 }
 
+#[test]
+fn an_interrupt_in_the_drain_of_a_phase_ends_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(|conn| {
+        while conn.request().is_some() {
+            std::thread::sleep(Duration::from_millis(1_500));
+            conn.send(OK);
+        }
+    });
+    let config = dir.path().join("p.toml");
+    std::fs::write(&config, "[[phase]]\nrequests = 2\nconcurrency = 2\n[[phase]]\nrequests = 2\n").unwrap();
+    let args = ["run", &server.url(), "-b", "{}", "-t", "1", "--config", config.to_str().unwrap(), "--json", "--quiet"];
+    let (code, out) = interrupted(dir.path(), &args, || server.requests().len() == 2);
+    let summaries: Value = serde_json::from_slice(&out).unwrap();
+    let all = summaries.as_array().unwrap();
+    assert_eq!((code, all.len()), (130, 1), "{summaries}");
+    assert_eq!((all[0]["status"].as_str(), all[0]["ended_by"].as_str()), (Some("partial"), Some("interrupt")));
+}
+
 /// Starts the program, sends SIGINT once a condition holds, and returns its exit status and stdout.
 fn interrupted(dir: &Path, args: &[&str], ready: impl Fn() -> bool) -> (i32, Vec<u8>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_ringload"))

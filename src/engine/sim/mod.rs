@@ -508,19 +508,18 @@ impl Io for SimRing<'_> {
         unreachable!("there is no TLS on a simulated ring")
     }
 
-    fn cancel(&mut self, conn: ConnId, generation: u16) {
+    fn cancel(&mut self, conn: ConnId, generation: u16, op: Op) {
         let sock = &mut self.socks[conn.index()];
         assert!(sock.open, "a cancel on a socket that is not open");
         sock.cancels += 1;
         sock.peer.generation = generation;
         self.in_kernel += 1;
-        let connecting = sock.connecting.take();
-        let receive = sock.receive.take();
-        let untold = sock.sending.as_ref().is_some_and(|s| !s.told);
+        let connecting = if op == Op::Connect { sock.connecting.take() } else { None };
+        let untold = op == Op::Send && sock.sending.as_ref().is_some_and(|s| !s.told);
         let sending = if untold { sock.sending.take() } else { None };
         let delay = self.delay();
         self.later(conn, delay, Event::Cancelled);
-        let ended = [(Op::Connect, connecting), (Op::Recv, receive), (Op::Send, sending.map(|s| s.generation))];
+        let ended = [(Op::Connect, connecting), (Op::Send, sending.map(|s| s.generation))];
         for (op, generation) in ended.into_iter().filter_map(|(op, g)| Some((op, g?))) {
             self.tell(op, conn, generation, -libc::ECANCELED, false);
         }
