@@ -215,7 +215,8 @@ class Attack:
             before = self.lines[path]
             timer = threading.Timer(self.draw.random() * 0.03, lambda: self.edit(path))
             timer.start()
-            self.replay(path, Either(before, lambda: self.lines[path]), may_refuse=True)
+            # Compared once the edit is over: on a busy machine the run may end before the thread that edits has said what it did.
+            self.replay(path, Either(before, lambda: (timer.join(), self.lines[path])[1]), may_refuse=True)
             timer.join()
         elif kind == "damage under":
             # What is damaged under a run is told, or was not yet, or no longer, looked at.

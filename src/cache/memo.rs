@@ -13,6 +13,8 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::{input::Stamp, spec::Digest};
 
 /// How long a file must have been at rest: more than the tick of any file system that has a ctime (ext3 and old NFS: 1 s).
@@ -22,7 +24,7 @@ const MEMO_BYTES_MIN: u64 = 1 << 20;
 /// Longest memo.
 const TEXT_BYTES_MAX: u64 = 4096;
 /// First word of a memo; a change of what a digest means is a new number.
-const MAGIC: &str = "ringload-memo-1";
+const MAGIC: &str = "ringload-memo-2";
 
 /// What of an entry was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +98,8 @@ impl Memo {
 
     fn write(&self, stamp: &Stamp, kind: &str, value: &str, began_ns: i128) {
         let Some((path, folder)) = self.path(stamp, kind).zip(self.folder.as_ref()) else { return };
-        let text = format!("{MAGIC} {} {began_ns} {value}\n", stamp_text(stamp));
+        let text = format!("{MAGIC} {} {began_ns} {value}", stamp_text(stamp));
+        let text = format!("{text} {:016x}\n", xxh3_64(text.as_bytes()));
         let temporary = folder.join(format!(".{}.{:x}", std::process::id(), stamp.inode));
         // A memo saves work and nothing more: what cannot be written is hashed again next time.
         let _ = super::folder::create(folder)
@@ -118,7 +121,12 @@ fn read(path: &Path, stamp: &Stamp) -> Option<String> {
         return None;
     }
     let text = std::fs::read_to_string(path).ok()?;
-    let mut words = text.strip_suffix('\n')?.split(' ');
+    // One flipped bit in a digest would name an input that there is not, and every run would be refused.
+    let (text, check) = text.strip_suffix('\n')?.rsplit_once(' ')?;
+    if format!("{:016x}", xxh3_64(text.as_bytes())) != check {
+        return None;
+    }
+    let mut words = text.split(' ');
     let (magic, of, began, value) = (words.next()?, words.next()?, words.next()?, words.next()?);
     let began_ns: i128 = began.parse().ok()?;
     let holds = magic == MAGIC && of == stamp_text(stamp) && at_rest(stamp, began_ns) && words.next().is_none();
@@ -195,9 +203,17 @@ mod tests {
         memo.keep(&old, &file, Digest([7; 32]), now);
         let path = memo.path(&old, "").unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        for bad in [&text[..text.len() / 2], "", "x y z w\n", &text.replace("ringload-memo-1", "ringload-memo-2")] {
+        for bad in [&text[..text.len() / 2], "", "x y z w\n", &text.replace("ringload-memo-2", "ringload-memo-3")] {
             std::fs::write(&path, bad).unwrap();
             assert_eq!(memo.recall(&old, Some(&file)), None, "{bad:?}");
         }
+        for at in 0..text.len() {
+            let mut bad = text.clone().into_bytes();
+            bad[at] ^= 1;
+            std::fs::write(&path, &bad).unwrap();
+            assert_eq!(memo.recall(&old, Some(&file)), None, "byte {at}");
+        }
+        std::fs::write(&path, &text).unwrap();
+        assert_eq!(memo.recall(&old, Some(&file)), Some(Digest([7; 32])));
     }
 }
