@@ -79,6 +79,23 @@ impl Tally {
         Some(self.result.timeline.at(at.since(self.measured_from)))
     }
 
+    /// Adds that `requests` were in flight from `from` to `to`, each slice its part; what was before measuring is left out.
+    #[inline]
+    pub fn in_flight(&mut self, from: Nanos, to: Nanos, requests: u64) {
+        if !self.measured_from.is_some() || requests == 0 {
+            return;
+        }
+        let (mut at, end) = (from.since(self.measured_from), to.since(self.measured_from));
+        while at < end {
+            // Looked at after the slice was touched: touching it may double the width.
+            self.result.timeline.at(at);
+            let width = self.result.timeline.width_ns;
+            let next = end.min((at / width + 1) * width);
+            self.result.timeline.at(at).in_flight_ns += (next - at) * requests;
+            at = next;
+        }
+    }
+
     /// True while samples of a class are still kept.
     #[inline]
     pub fn wants_sample(&self, class: ErrorClass) -> bool {
@@ -234,6 +251,17 @@ mod tests {
             status: 200,
             ..Row::EMPTY
         }
+    }
+
+    #[test]
+    fn requests_in_flight_are_spread_over_the_slices_that_they_were_in() {
+        let second = 1_000_000_000;
+        let mut t = Tally::new(WorkerId(0), None, Vec::new());
+        t.in_flight(Nanos(0), Nanos(5), 1);
+        t.measure_from(Nanos(second));
+        t.in_flight(Nanos(second / 2), Nanos(3 * second + second / 10), 3);
+        let of: Vec<u64> = t.result.timeline.rows().iter().map(|row| row.in_flight_ns).collect();
+        assert_eq!(of, [3 * second, 3 * second, 3 * second / 10], "none of what was before measuring began");
     }
 
     #[test]

@@ -352,11 +352,8 @@ impl<'a, I: Io> Worker<'a, I> {
     #[inline]
     fn account_in_flight(&mut self, now: Nanos) {
         let measured = self.counts.in_flight - self.warm_in_flight;
-        let spent = now.since(self.accounted);
+        self.tally.in_flight(self.accounted, now, measured);
         self.accounted = now;
-        if let Some(slice) = self.tally.slice(now) {
-            slice.in_flight_ns += spent * measured;
-        }
     }
 
     /// Starts what is due, at most [`limits::STARTS_PER_TURN`]. Returns what the agenda said last.
