@@ -294,20 +294,10 @@ pub struct Keep {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_their_bytes() {
-        let row = Row { due: Nanos(7), status: 200, flags: Row::REUSED, ..Row::EMPTY };
-        let back = Row::read_from_bytes(row.as_bytes()).unwrap();
-        assert_eq!(back, row);
-        assert!(back.has(Row::REUSED) && !back.has(Row::WARMUP));
-        assert_eq!(back.start.get(), None);
-    }
-
-    fn stream() -> Row {
-        Row {
+impl Row {
+    /// A stream of four content events, every stamp known.
+    pub fn for_tests() -> Self {
+        Self {
             due: Nanos(90),
             start: Nanos(100),
             sent: Nanos(110),
@@ -320,13 +310,27 @@ mod tests {
             output_tokens: 5,
             content_events: 4,
             status: 200,
-            ..Row::EMPTY
+            ..Self::EMPTY
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_their_bytes() {
+        let row = Row { due: Nanos(7), status: 200, flags: Row::REUSED, ..Row::EMPTY };
+        let back = Row::read_from_bytes(row.as_bytes()).unwrap();
+        assert_eq!(back, row);
+        assert!(back.has(Row::REUSED) && !back.has(Row::WARMUP));
+        assert_eq!(back.start.get(), None);
     }
 
     #[test]
     fn formulas_are_those_of_the_contract() {
-        let r = stream();
+        let r = Row::for_tests();
         for (metric, want) in [
             (Metric::RequestLatency, 600),
             (Metric::RequestLatencyFromSchedule, 610),

@@ -235,24 +235,6 @@ const OF_TOKENS: [Metric; 3] = [Metric::OutputSequenceLength, Metric::InputSeque
 mod tests {
     use super::*;
 
-    fn row() -> Row {
-        Row {
-            due: Nanos(90),
-            start: Nanos(100),
-            sent: Nanos(110),
-            first_byte: Nanos(200),
-            first_token: Nanos(300),
-            first_output: Nanos(350),
-            second_token: Nanos(340),
-            last_token: Nanos(700),
-            done: Nanos(900),
-            output_tokens: 5,
-            content_events: 4,
-            status: 200,
-            ..Row::EMPTY
-        }
-    }
-
     #[test]
     fn requests_in_flight_are_spread_over_the_slices_that_they_were_in() {
         let second = 1_000_000_000;
@@ -268,13 +250,13 @@ mod tests {
     fn buckets_add_up_and_failures_stay_out_of_the_latency_figures() {
         let mut t = Tally::new(WorkerId(0), None, vec![GoodputLimit { metric: Metric::TimeToFirstToken, limit: 200 }]);
         t.measure_from(Nanos(0));
-        t.count(&row(), 0, Outcome::Succeeded, Evidence::default());
+        t.count(&Row::for_tests(), 0, Outcome::Succeeded, Evidence::default());
         let evidence = Evidence { what: "reset", first: b"HTTP/1.1 2", last: b"" };
         for _ in 0..10 {
-            t.count(&row(), 0, Outcome::Failed(ErrorClass::Reset), evidence);
+            t.count(&Row::for_tests(), 0, Outcome::Failed(ErrorClass::Reset), evidence);
         }
-        t.count(&row(), 0, Outcome::Cut, Evidence::default());
-        t.count(&Row { flags: Row::WARMUP, ..row() }, 0, Outcome::Succeeded, Evidence::default());
+        t.count(&Row::for_tests(), 0, Outcome::Cut, Evidence::default());
+        t.count(&Row { flags: Row::WARMUP, ..Row::for_tests() }, 0, Outcome::Succeeded, Evidence::default());
         let r = &t.result;
         assert!(r.buckets.add_up());
         assert_eq!((r.buckets.issued, r.buckets.succeeded, r.buckets.failed, r.buckets.cut), (12, 1, 10, 1));
