@@ -123,7 +123,7 @@ impl ErrorClass {
             Self::NoResponse => "the server closed without answering: look at its log",
             Self::Tls => {
                 "see the sample; -k skips verification, --cacert FILE trusts an authority; CaUsedAsEndEntity: the server shows \
-                 an authority's own certificate, which only -k takes"
+                 an authority's own certificate: give that very one as --cacert"
             }
             Self::Framing => "what came is not HTTP/1.1: see the sample in errors.jsonl",
             Self::Http3xx => "no redirect is followed: give the final URL",

@@ -7,6 +7,8 @@
 //! rustls allocates: when a session is made, a certificate is checked, a record is written or opened. Its calls, and they alone,
 //! are excepted from the quiet stretch of a worker ([`quiet::Pause`]). Sessions are resumed only when asked for, out of a cache
 //! of the worker's own: else every handshake is a full one, so that their times are of one kind.
+//!
+//! The file is a little long, as it is the only one that may know rustls.
 
 use std::{
     fmt::{self, Write as _},
@@ -16,16 +18,19 @@ use std::{
 };
 
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, HandshakeKind, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, HandshakeKind, RootCertStore,
+    SignatureScheme,
     client::{
-        Resumption,
+        Resumption, WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_name,
     },
     crypto::{CryptoProvider, ring},
     pki_types::{
         CertificateDer, PrivateKeyDer, ServerName, UnixTime,
         pem::{self, PemObject},
     },
+    server::ParsedCertificate,
 };
 
 use super::quiet;
@@ -74,8 +79,14 @@ impl Settings {
             .map_err(|e| Error::usage(format!("--tls-min: {e}")))?;
         let config = if plan.tls.insecure {
             config.dangerous().with_custom_certificate_verifier(Arc::new(Unchecked(provider)))
-        } else {
+        } else if own.given.is_empty() {
             config.with_root_certificates(roots(own.authorities, &mut notes))
+        } else {
+            let roots = Arc::new(roots(own.authorities, &mut notes));
+            let chains = WebPkiServerVerifier::builder_with_provider(roots, provider)
+                .build()
+                .map_err(|e| Error::usage(format!("--cacert {}: {e}", show(plan.tls.authorities.as_deref()))))?;
+            config.dangerous().with_custom_certificate_verifier(Arc::new(Given { chains, certificates: own.given }))
         };
         let mut config = match own.identity {
             Some((chain, key)) => config
@@ -114,6 +125,8 @@ pub fn check(tls: &Tls, targets: &[Target]) -> Result<()> {
 /// What the user gave.
 struct Own {
     authorities: RootCertStore,
+    /// The certificates of `--cacert`, byte for byte.
+    given: Vec<CertificateDer<'static>>,
     identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
     names: Vec<Option<ServerName<'static>>>,
 }
@@ -122,10 +135,12 @@ impl Own {
     fn read(tls: &Tls, targets: &[Target]) -> Result<Self> {
         let Tls { authorities: ca, certificate, key, .. } = tls;
         let mut authorities = RootCertStore::empty();
+        let mut given = Vec::new();
         if let Some(path) = ca {
-            for authority in certificates("--cacert", path)? {
+            given = certificates("--cacert", path)?;
+            for authority in &given {
                 authorities
-                    .add(authority)
+                    .add(authority.clone())
                     .map_err(|e| Error::usage(format!("--cacert {}: not an authority: {e}", path.display())))?;
             }
         }
@@ -150,7 +165,7 @@ impl Own {
             };
             names.push(if target.tls { Some(parsed()?) } else { None });
         }
-        Ok(Self { authorities, identity, names })
+        Ok(Self { authorities, given, identity, names })
     }
 }
 
@@ -188,6 +203,63 @@ fn roots(mut own: RootCertStore, notes: &mut Vec<String>) -> RootCertStore {
         notes.push("the system's certificate authorities cannot be read: those of --cacert alone are trusted".into());
     }
     own
+}
+
+/// Verifies chains, and takes a server's own certificate where `--cacert` has that very one, byte for byte, though it is an
+/// authority's: what a server that signed its own certificate with CA:TRUE shows. Its dates, its name and the handshake's
+/// signature are held to all the same.
+#[derive(Debug)]
+struct Given {
+    chains: Arc<WebPkiServerVerifier>,
+    certificates: Vec<CertificateDer<'static>>,
+}
+
+/// True for the one refusal that a certificate which the user gave is excused from. The dates were good by then: they are
+/// looked at first.
+fn is_authority_as_server(error: &rustls::Error) -> bool {
+    let rustls::Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
+    matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
+}
+
+impl ServerCertVerifier for Given {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        match self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
+            Err(error) if is_authority_as_server(&error) && self.certificates.contains(end_entity) => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
 }
 
 /// Takes any certificate (`-k`).
