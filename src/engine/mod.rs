@@ -115,6 +115,7 @@ pub fn run_phases(phases: Vec<Phase>, view: Arc<View>, observe: &mut dyn FnMut(&
     let shared = Shared {
         heads: heads(&plan, &view)?,
         addresses,
+        peers: peers(&plan),
         control: Control::default(),
         live: (0..workers).map(|_| Live::default()).collect(),
         legs: phases.into_iter().map(|p| leg(p, &view, workers)).collect::<Result<_>>()?,
@@ -218,6 +219,16 @@ fn addresses(plan: &Plan) -> Result<Vec<(u16, u16)>> {
         base = base.checked_add(count).ok_or_else(|| Error::usage("more than 65,535 addresses"))?;
     }
     Ok(addresses)
+}
+
+/// The first target of the same origin, for each: same addresses, same Host field, and TLS to the same name or none.
+fn peers(plan: &Plan) -> Vec<u16> {
+    let name = |k: usize| plan.tls.names.get(k).filter(|_| plan.targets[k].tls);
+    let same = |a: usize, b: usize| {
+        let (x, y) = (&plan.targets[a], &plan.targets[b]);
+        x.addresses == y.addresses && x.host == y.host && x.tls == y.tls && name(a) == name(b)
+    };
+    (0..plan.targets.len()).map(|k| (0..k).find(|&first| same(first, k)).unwrap_or(k) as u16).collect()
 }
 
 /// What is decided once for all workers of a phase.

@@ -35,7 +35,7 @@ impl<I: Io> Worker<'_, I> {
             // Which target the next request goes to is not known yet; any slot can be had for it.
             return !self.closed.is_empty() || (0..self.idle.len()).any(|target| self.has_idle(target));
         }
-        let target = self.next_target as usize;
+        let target = self.peer(self.next_target);
         if self.has_idle(target) || !self.closed.is_empty() {
             return true;
         }
@@ -50,6 +50,12 @@ impl<I: Io> Worker<'_, I> {
             }
         }
         !self.closed.is_empty()
+    }
+
+    /// The ring of idle connections that serve a target: targets of one origin share them.
+    #[inline]
+    pub(super) fn peer(&self, target: u16) -> usize {
+        usize::from(self.shared.peers[usize::from(target)])
     }
 
     /// True when a target has an idle slot; drops from its ring what is idle no more.
@@ -81,8 +87,9 @@ impl<I: Io> Worker<'_, I> {
             UrlStrategy::Session => (unit % targets as u64) as usize,
         };
         self.next_target = ((target + 1) % targets) as u16;
-        let slot = if self.has_idle(target) {
-            self.idle[target].pop()
+        let peer = self.peer(target as u16);
+        let slot = if self.has_idle(peer) {
+            self.idle[peer].pop()
         } else if let Some(slot) = self.closed.pop() {
             Some(slot)
         } else {
@@ -245,7 +252,9 @@ impl<I: Io> Worker<'_, I> {
         self.next_sweep = self.next_sweep.min(until);
         if !c.has(flag::LISTED) {
             c.set(flag::LISTED);
-            self.idle[c.target as usize].push(conn.0);
+            let target = c.target;
+            let peer = self.peer(target);
+            self.idle[peer].push(conn.0);
         }
     }
 

@@ -52,6 +52,8 @@ pub(super) struct Shared {
     pub heads: Heads,
     /// First address of each target in the ring's list, and how many it has.
     pub addresses: Vec<(u16, u16)>,
+    /// The first target with the origin of each: they share connections.
+    pub peers: Vec<u16>,
     pub control: Control,
     pub live: Vec<Live>,
     pub clock: Clock,
@@ -446,7 +448,10 @@ impl<'a, I: Io> Worker<'a, I> {
         self.warm_in_flight += u64::from(work.warmup);
         self.counts.issued += 1;
         match c.state {
-            State::Idle if c.target == target => self.begin(conn, now),
+            State::Idle if self.shared.peers[usize::from(c.target)] == self.shared.peers[usize::from(target)] => {
+                c.target = target;
+                self.begin(conn, now);
+            }
             State::Idle => self.close_and_reopen(conn, target),
             _ => {
                 c.set(flag::WAITED);

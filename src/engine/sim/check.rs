@@ -21,7 +21,7 @@ use crate::{
     engine::{
         Phase, addresses, heads, leg,
         live::{Control, Halt, Live},
-        part as new_part,
+        part as new_part, peers,
         rows::Kept,
         worker::{SendRule, Shared, Worker},
     },
@@ -205,6 +205,8 @@ fn run(seed: u64, folder: &std::path::Path) {
     let shared = Shared {
         heads: heads(&plan, &view).unwrap(),
         addresses: addresses(&plan).unwrap(),
+        // All targets are of one origin: half of the seeds take them for others, each with connections of its own.
+        peers: if seed.is_multiple_of(2) { peers(&plan) } else { (0..plan.targets.len() as u16).collect() },
         legs,
         control: Control::default(),
         live: vec![Live::default()],
