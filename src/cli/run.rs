@@ -69,6 +69,9 @@ pub fn run(flags: &RunFlags, phases: &[PhaseFlags]) -> Result<u8> {
     // Hosts are looked up before the dataset is read: a wrong URL is told at once.
     let targets = if options.is_some() { Vec::new() } else { plan::targets(&urls, flags)? };
     engine::check_tls(&flags.tls.plan(&targets)?, &targets)?;
+    if let Some(note) = flags.tls.note() {
+        terminal::say(&format!("note: {note}"));
+    }
     let net = plan::net(flags, &mut targets.clone())?;
     for note in sock::check(&net.sources, &net.options)? {
         terminal::say(&format!("warning: {note}"));

@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum, ValueHint};
 
 use super::{flags::OnOff, url::Url};
-use crate::data::{
-    Error, Result,
-    plan::{Target, Tls, TlsVersion},
+use crate::{
+    data::{
+        Error, Result,
+        plan::{Target, Tls, TlsVersion},
+    },
+    sys::limit,
 };
 
 /// TLS of https:// URLs.
@@ -35,6 +38,20 @@ pub struct TlsFlags {
     /// Later connections take up the session of an earlier one; off: every handshake is a full one
     #[arg(long, value_name = "WHAT", default_value = "off")]
     pub tls_resume: OnOff,
+    /// Encryption by the kernel: this version has none, auto says so and on is refused [default: auto, unsaid]
+    #[arg(long, value_name = "WHAT")]
+    pub ktls: Option<KernelTls>,
+}
+
+/// `--ktls`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KernelTls {
+    /// Where it can be had
+    Auto,
+    /// Or the run is refused
+    On,
+    /// Never
+    Off,
 }
 
 /// `--tls-min`.
@@ -62,6 +79,14 @@ impl TlsFlags {
         if let Some(name) = self.sni.as_ref().filter(|n| n.parse::<std::net::IpAddr>().is_ok()) {
             return Err(Error::usage(format!("--sni '{name}': an address is never sent as SNI; expected a name")));
         }
+        if self.ktls == Some(KernelTls::On) {
+            return Err(Error::Environment {
+                call: "--ktls on",
+                what: format!("this version encrypts in user space alone; kernel TLS is {} here", offered()),
+                cure: "leave it out, or --ktls off; bodies of https:// are then copied and encrypted by the client"
+                    .into(),
+            });
+        }
         let name = |target: &Target| match (&self.sni, Url::parse(&target.url)) {
             (Some(name), _) => name.clone(),
             (None, Ok(Url::Web { host, .. })) => host,
@@ -81,6 +106,14 @@ impl TlsFlags {
         })
     }
 
+    /// What is to be said about `--ktls auto`, which comes to user space today.
+    pub fn note(&self) -> Option<String> {
+        let asked = self.ktls == Some(KernelTls::Auto);
+        asked.then(|| {
+            format!("--ktls auto: TLS is encrypted in user space; kernel TLS is {} here, and not used", offered())
+        })
+    }
+
     fn first_given(&self) -> Option<&'static str> {
         let given = [
             (self.insecure, "-k, --insecure"),
@@ -89,8 +122,18 @@ impl TlsFlags {
             (self.sni.is_some(), "--sni"),
             (self.tls_min != TlsMin::default(), "--tls-min"),
             (self.tls_resume == OnOff::On, "--tls-resume"),
+            (self.ktls.is_some(), "--ktls"),
         ];
         given.into_iter().find(|g| g.0).map(|g| g.1)
+    }
+}
+
+/// What the kernel says of kernel TLS.
+fn offered() -> &'static str {
+    match limit::kernel_tls() {
+        Some(true) => "offered",
+        Some(false) => "not offered (net.ipv4.tcp_available_ulp has no \"tls\")",
+        None => "not known",
     }
 }
 
@@ -123,5 +166,21 @@ mod tests {
         assert!(flags.plan(&plain).unwrap_err().to_string().contains("--insecure"));
         let flags = TlsFlags { tls_min: TlsMin::V1_3, ..TlsFlags::default() };
         assert!(flags.plan(&plain).unwrap_err().to_string().contains("--tls-min"));
+    }
+
+    #[test]
+    fn kernel_tls_is_refused_by_name_noted_or_off() {
+        let https = [target("https://a.test/")];
+        let of = |ktls| TlsFlags { ktls, ..TlsFlags::default() };
+        let refused = of(Some(KernelTls::On)).plan(&https).unwrap_err();
+        assert_eq!(refused.exit_code(), 3);
+        let words = refused.to_string();
+        assert!(words.contains("--ktls on") && words.contains("user space") && words.contains("--ktls off"), "{words}");
+        for (ktls, noted) in [(None, false), (Some(KernelTls::Off), false), (Some(KernelTls::Auto), true)] {
+            assert!(of(ktls).plan(&https).is_ok());
+            assert_eq!(of(ktls).note().is_some_and(|n| n.contains("user space")), noted, "{ktls:?}");
+        }
+        let useless = of(Some(KernelTls::Off)).plan(&[target("http://a.test/")]).unwrap_err().to_string();
+        assert!(useless.contains("--ktls"), "{useless}");
     }
 }

@@ -231,6 +231,84 @@ fn case_73_a_server_that_cannot_be_verified_is_class_tls_with_the_reason_and_k_t
     assert_eq!((code, &summary["errors"]["tls"]), (1, &1.into()), "the certificate is held to the name: {summary}");
 }
 
+/// A certificate that its own key signed as an authority's (CA:TRUE), good for names until a year.
+fn own_authority(names: &[&str], until: i32) -> (rcgen::Certificate, KeyPair) {
+    let mut params = CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "own");
+    params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+    params.not_after = rcgen::date_time_ymd(until, 1, 1);
+    let key = KeyPair::generate().unwrap();
+    (params.self_signed(&key).unwrap(), key)
+}
+
+/// Shows a certificate, whether or not its key goes with it.
+#[derive(Debug)]
+struct Shows(Arc<rustls::sign::CertifiedKey>);
+
+impl rustls::server::ResolvesServerCert for Shows {
+    fn resolve(&self, _: rustls::server::ClientHello<'_>) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        Some(self.0.clone())
+    }
+}
+
+fn shows(
+    certificate: &rcgen::Certificate,
+    key: &KeyPair,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> Server {
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let key = ring::sign::any_supported_type(&key).unwrap();
+    let shown = rustls::sign::CertifiedKey::new(vec![certificate.der().clone()], key);
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_protocol_versions(&[version]).unwrap().with_no_client_auth();
+    Server::always(Arc::new(builder.with_cert_resolver(Arc::new(Shows(Arc::new(shown))))))
+}
+
+#[test]
+fn a_certificate_that_signed_itself_as_an_authority_is_taken_when_cacert_is_that_very_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = ["localhost", "127.0.0.1"];
+    let (given, key) = own_authority(&names, 2200);
+    let (twin, twin_key) = own_authority(&names, 2200);
+    let (expired, expired_key) = own_authority(&names, 2001);
+    std::fs::write(dir.path().join("given.pem"), given.pem()).unwrap();
+    std::fs::write(dir.path().join("expired.pem"), expired.pem()).unwrap();
+    for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
+        let good = shows(&given, &key, version);
+        for host in ["localhost", "127.0.0.1"] {
+            let (code, summary) = one(dir.path(), &good.url(host), &["--cacert", "given.pem"]);
+            assert_eq!(code, 0, "{host}: {summary}");
+        }
+        for (server, more, why) in [
+            (&good, &["--cacert", "given.pem", "--sni", "other.test"][..], "another name"),
+            (&good, &["--cacert", "expired.pem"], "a file with another certificate"),
+            (&good, &[], "no file"),
+            (&shows(&twin, &twin_key, version), &["--cacert", "given.pem"], "another certificate of the same names"),
+            (&shows(&given, &twin_key, version), &["--cacert", "given.pem"], "a key that is not the certificate's"),
+            (&shows(&expired, &expired_key, version), &["--cacert", "expired.pem"], "past its last day"),
+        ] {
+            let (code, summary) = one(dir.path(), &server.url("localhost"), more);
+            assert_eq!((code, &summary["errors"]), (1, &serde_json::json!({ "tls": 1 })), "{why}: {summary}");
+            assert!(server.seen.lock().unwrap().len() <= 2, "{why}: nothing more was sent");
+        }
+    }
+}
+
+#[test]
+fn kernel_tls_is_refused_when_it_must_be_and_noted_when_it_may_be() {
+    let authority = Authority::new();
+    let dir = folder(&authority);
+    let server = Server::always(authority.server(rustls::ALL_VERSIONS, Ask::Nothing));
+    let url = server.url("localhost");
+    for (ktls, code, said) in [("on", 3, "encrypts in user space"), ("auto", 0, "user space"), ("off", 0, "")] {
+        let out = ringload(dir.path(), &[&["run", &url, "-t", "1", "--ktls", ktls, "-k"], &ONE[..]].concat());
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "{text}");
+        assert!(text.contains(said) && text.contains("--ktls") != said.is_empty(), "{ktls}: {text}");
+    }
+}
+
 #[test]
 fn case_71_sni_is_the_host_without_its_port_none_for_an_address_and_what_sni_says() {
     let authority = Authority::new();
