@@ -165,7 +165,7 @@ fn add(
         return Err(wrong("a config file does not name another"));
     }
     let variable = format!("RINGLOAD_{}", name.to_ascii_uppercase().replace('-', "_"));
-    if std::env::var_os(variable).is_some() {
+    if std::env::var_os(variable).is_some_and(|value| !value.is_empty()) {
         return Ok(());
     }
     if arg.get_action().takes_values() {

@@ -89,6 +89,10 @@ fn with_variables(command: clap::Command) -> clap::Command {
         } else {
             arg
         };
+        // A variable that is set to nothing is as if it were not set: scripts clear one that way.
+        if std::env::var_os(&variable).is_some_and(|value| value.is_empty()) {
+            return arg;
+        }
         arg.env(variable).hide_env(true)
     });
     command.mut_subcommands(with_variables)

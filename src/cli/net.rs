@@ -266,6 +266,9 @@ fn parse_sources(text: &str) -> std::result::Result<Sources, String> {
             }
         };
         add_range(&mut all, first, last).map_err(|why| format!("'{part}' {why}"))?;
+        if let Some((ip, why)) = all.iter().find_map(|ip| Some((ip, no_source(ip)?))) {
+            return Err(format!("{ip} {why}; give addresses of this machine, as `ip addr` lists them"));
+        }
     }
     Ok(Sources(all))
 }
@@ -274,6 +277,19 @@ fn parse_ip(text: &str) -> std::result::Result<IpAddr, String> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     bare.parse()
         .map_err(|_| format!("'{text}' is no address; expected a list such as 10.0.0.2,10.0.0.3 or 10.0.0.2-10.0.0.9"))
+}
+
+/// Why no connection can come from an address, whatever the machine.
+fn no_source(ip: &IpAddr) -> Option<&'static str> {
+    if ip.is_unspecified() {
+        Some("stands for any address, which is what is used without the flag")
+    } else if ip.is_multicast() {
+        Some("is a multicast address, from which nothing connects")
+    } else if *ip == IpAddr::from([255; 4]) {
+        Some("is the broadcast address, from which nothing connects")
+    } else {
+        None
+    }
 }
 
 fn add_range(all: &mut Vec<IpAddr>, first: IpAddr, last: IpAddr) -> std::result::Result<(), &'static str> {
@@ -307,7 +323,7 @@ fn parse_ports(text: &str) -> std::result::Result<(u16, u16), String> {
 
 fn parse_buffer(text: &str) -> std::result::Result<u32, String> {
     match units::parse_size(text)? {
-        bytes @ 1..=0x3fff_ffff => Ok(bytes as u32),
+        bytes @ 1..=0x4000_0000 => Ok(bytes as u32),
         _ => Err("expected a size between 1 byte and 1 GiB".into()),
     }
 }
@@ -349,6 +365,12 @@ mod tests {
             ("127.0.0.1-::1", "family"),
             ("10.0.0.0-10.1.0.0", "4,096"),
             ("::-ffff::", "4,096"),
+            ("0.0.0.0", "any address"),
+            ("::", "any address"),
+            ("127.0.0.1,224.0.0.1", "multicast"),
+            ("223.255.255.255-224.0.0.1", "224.0.0.0 is a multicast"),
+            ("ff02::1", "multicast"),
+            ("255.255.255.255", "broadcast"),
         ] {
             let error = parse_sources(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

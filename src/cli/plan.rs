@@ -205,7 +205,7 @@ pub fn plan(
         targets,
         tls,
         net,
-        head: head(&flags.request)?,
+        head: head(&flags.request, flags.source.body.is_some() || flags.source.body_file.is_some())?,
         shape: made.shape,
         ramp: made.ramp,
         prefill,
@@ -308,7 +308,7 @@ fn slots(load: &LoadFlags, concurrency: Option<u64>, open_loop: bool) -> Result<
     Ok((concurrency as u32, connections as u32))
 }
 
-fn head(flags: &RequestFlags) -> Result<RequestHead> {
+fn head(flags: &RequestFlags, body_given: bool) -> Result<RequestHead> {
     let mut headers = Vec::with_capacity(flags.headers.len() + 1);
     if flags.reuse == ReuseFlag::Never {
         headers.push(("Connection".to_owned(), "close".to_owned()));
@@ -324,7 +324,8 @@ fn head(flags: &RequestFlags) -> Result<RequestHead> {
         },
     };
     Ok(RequestHead {
-        method: flags.method.clone(),
+        // A body that was given is posted, an empty one too: the engine sees no body then, and would choose GET.
+        method: flags.method.clone().or_else(|| body_given.then(|| "POST".to_owned())),
         headers,
         bearer,
         body_digest: flags.body_digest,

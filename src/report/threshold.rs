@@ -123,11 +123,11 @@ const SCALARS: [(&str, Scalar); 15] = [
 
 const SHORT: [&str; 7] = ["latency", "e2el", "ttft", "ttfo", "ttfb", "itl", "icl"];
 
-fn metric_names() -> impl Iterator<Item = &'static str> {
+fn metric_names() -> impl Iterator<Item = &'static str> + Clone {
     Metric::ALL.into_iter().map(Metric::name).chain(SHORT)
 }
 
-fn figure_names() -> impl Iterator<Item = &'static str> {
+fn figure_names() -> impl Iterator<Item = &'static str> + Clone {
     metric_names().chain(SCALARS.iter().map(|(name, _)| *name)).chain(["goodput"])
 }
 
@@ -183,23 +183,26 @@ fn read_figure(name: &str) -> Result<Figure, String> {
     let Some((head, stat)) = name.split_once('.') else {
         return Err(match Metric::parse(name.strip_prefix("adj_").unwrap_or(name)) {
             Some(_) => format!("{name} is a distribution: say which figure of it, as in {name}.p99 or {name}.mean"),
-            None => format!("{name:?} is no figure{}", did_you_mean(name, figure_names())),
+            None => unknown(name, "figure", figure_names()),
         });
     };
     if head == "errors" {
         let class = ErrorClass::ALL.into_iter().find(|c| c.name() == stat);
         let names = ErrorClass::ALL.into_iter().map(ErrorClass::name);
-        return class
-            .map(|c| Figure::Scalar(Scalar::Errors(c)))
-            .ok_or_else(|| format!("{stat:?} is no error class{}", did_you_mean(stat, names)));
+        return class.map(|c| Figure::Scalar(Scalar::Errors(c))).ok_or_else(|| unknown(stat, "error class", names));
     }
     let (plain, adjusted) = head.strip_prefix("adj_").map_or((head, false), |m| (m, true));
-    let metric =
-        Metric::parse(plain).ok_or_else(|| format!("{plain:?} is no metric{}", did_you_mean(plain, metric_names())))?;
+    let metric = Metric::parse(plain).ok_or_else(|| unknown(plain, "metric", metric_names()))?;
     if adjusted && !ADJUSTED.contains(&metric) {
         return Err(format!("{plain} has no adj_ twin: those have one that a server is judged by, as request_latency"));
     }
     Ok(Figure::Stat { metric, adjusted, stat: read_stat(stat)? })
+}
+
+/// Words for a name that is none: the nearest one, and all that there are.
+fn unknown(name: &str, what: &str, names: impl Iterator<Item = &'static str> + Clone) -> String {
+    let all: Vec<&str> = names.clone().collect();
+    format!("{name:?} is no {what}{}; expected one of {}", did_you_mean(name, names), all.join(", "))
 }
 
 fn read_stat(text: &str) -> Result<Stat, String> {
@@ -363,8 +366,8 @@ pub fn parse_goodput(text: &str) -> Result<Vec<GoodputLimit>, String> {
 fn read_limit(part: &str) -> Result<GoodputLimit, String> {
     let (name, value) =
         part.split_once(':').ok_or_else(|| format!("{part:?}: expected METRIC:LIMIT, as in ttft:200ms"))?;
-    let names = || Metric::ALL.into_iter().filter(|m| can_limit(*m)).map(Metric::name).chain(SHORT);
-    let metric = Metric::parse(name).ok_or_else(|| format!("{name:?} is no metric{}", did_you_mean(name, names())))?;
+    let names = Metric::ALL.into_iter().filter(|m| can_limit(*m)).map(Metric::name).chain(SHORT);
+    let metric = Metric::parse(name).ok_or_else(|| unknown(name, "metric", names))?;
     if !can_limit(metric) {
         return Err(format!("{name} has not one time a request, so a request cannot be good or bad by it"));
     }
@@ -473,6 +476,20 @@ mod tests {
         ] {
             assert_eq!(Threshold::parse(expr).unwrap().limit, limit, "{expr}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_none_gets_the_nearest_and_all_there_are() {
+        for (error, near, also) in [
+            (Threshold::parse("latncy.p99>1s").unwrap_err(), "\"latency\"", "time_to_first_token"),
+            (Threshold::parse("eror_rate>1%").unwrap_err(), "\"error_rate\"", "request_throughput"),
+            (Threshold::parse("errors.resett>1").unwrap_err(), "\"reset\"", "stale_connection"),
+            (parse_goodput("tfft:200ms").unwrap_err(), "\"ttft\"", "inter_token_latency"),
+        ] {
+            assert!(error.contains(near) && error.contains("expected one of") && error.contains(also), "{error}");
+        }
+        let all = parse_goodput("nonsense:1s").unwrap_err();
+        assert!(!all.contains("output_sequence_length"), "what has no limit is not offered: {all}");
     }
 
     #[test]

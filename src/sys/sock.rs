@@ -189,7 +189,42 @@ mod tests {
         assert_eq!((socket.send_buffer_size().unwrap(), socket.recv_buffer_size().unwrap()), (40_000, 60_000));
         assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
         assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(7));
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(7));
         assert!(fd.as_raw_fd() > 2);
+        // What is not asked for is left to the kernel.
+        let plain = open(&to, None, &SocketOptions::default()).unwrap();
+        let own = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        let plain = socket2::SockRef::from(&plain);
+        assert_eq!(plain.send_buffer_size().unwrap(), own.send_buffer_size().unwrap());
+        assert_eq!(plain.recv_buffer_size().unwrap(), own.recv_buffer_size().unwrap());
+        assert!(!plain.keepalive().unwrap() && plain.tcp_nodelay().unwrap());
+    }
+
+    fn option(fd: &OwnedFd, level: libc::c_int, name: libc::c_int) -> io::Result<u32> {
+        use std::os::fd::AsRawFd;
+        let (mut value, mut bytes) = (0u32, size_of::<u32>() as libc::socklen_t);
+        // SAFETY: the descriptor is open; `value` has the `bytes` bytes that the kernel may write, and both outlive the call.
+        let done = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut bytes) };
+        if done == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+    }
+
+    #[test]
+    fn busy_polling_and_local_ports_reach_the_socket_where_the_kernel_has_them() {
+        let to = SockAddr::from(SocketAddr::from(([127, 0, 0, 1], 9)));
+        let polls = SocketOptions { busy_poll_us: Some(70), ..SocketOptions::default() };
+        match open(&to, None, &polls) {
+            Ok(fd) => assert_eq!(option(&fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL).unwrap(), 70),
+            Err(e) => {
+                assert!(matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOPROTOOPT)), "{e}");
+                let told = check(&[], &polls).unwrap_err().to_string();
+                assert!(told.contains("--busy-poll"), "{told}");
+            }
+        }
+        let ports = SocketOptions { local_ports: Some((40_000, 40_009)), ..SocketOptions::default() };
+        match open(&to, None, &ports) {
+            Ok(fd) => assert_eq!(option(&fd, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE).unwrap(), 40_009 << 16 | 40_000),
+            Err(e) => assert_eq!(e.raw_os_error(), Some(libc::ENOPROTOOPT), "{e}"),
+        }
     }
 
     #[test]

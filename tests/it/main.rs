@@ -8,6 +8,7 @@ mod cache;
 mod cli;
 mod dataset;
 mod net;
+mod peers;
 mod report;
 mod run;
 mod shapes;

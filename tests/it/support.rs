@@ -84,6 +84,8 @@ impl Server {
             for stream in listener.incoming().flatten() {
                 let (script, seen) = (script.clone(), all.clone());
                 stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                // Each part that a script sends is a segment of its own.
+                stream.set_nodelay(true).unwrap();
                 thread::spawn(move || {
                     let mut conn = Conn { stream, buffer: Vec::new(), seen };
                     script(&mut conn);
