@@ -44,6 +44,7 @@ use crate::{
     cache::View,
     data::{
         Error, Nanos, RecordId, Result, WorkerId, limits,
+        metric::Metric,
         plan::{MaxErrors, Plan, Reuse, Shape, Warmup},
         results::{EndedBy, RunResult, WorkerResult},
         rows::Keep,
@@ -62,6 +63,8 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(20);
 /// From the look that found the cache entry changed to the end of the run.
 const CHANGED_TOLD_NS: u64 = 100_000_000;
+/// When a connect's first packet is sent again, less a little for the clock (RFC 6298 §2.1: a second).
+const SYN_AGAIN_NS: u64 = 990_000_000;
 /// How long before the start the workers are released: enough for all of them to wake.
 const LEAD_NS: u64 = 2_000_000;
 /// Send-area bytes for small bodies over all connections of a worker: 4 MiB, so that 10,000 connections stay within 8 MiB.
@@ -603,6 +606,7 @@ fn gather(ended: Vec<Ended>, shared: &Shared, leg: &Leg, start: Nanos, started_u
         }
     }
     notes.extend(dead_notes(&shared.plan, &ended));
+    notes.extend(slow_connect_note(&ended));
     let workers: Vec<WorkerResult> = ended.into_iter().map(|e| e.result).collect();
     for w in &workers {
         assert!(w.buckets.add_up(), "worker {}: {:?} do not add up", w.worker, w.buckets);
@@ -625,6 +629,20 @@ fn gather(ended: Vec<Ended>, shared: &Shared, leg: &Leg, start: Nanos, started_u
         notes,
         target: None,
     }
+}
+
+/// Says that connects took as long as a first packet that was dropped makes them. Latency begins at the send, so that it does not
+/// show in it.
+fn slow_connect_note(ended: &[Ended]) -> Option<String> {
+    let connects = ended.iter().map(|e| &e.result.series[Metric::ConnectTime as usize]);
+    let slow: u64 = connects.clone().map(|s| s.hist.len() - s.hist.count_between(0, SYN_AGAIN_NS - 1)).sum();
+    let longest_ms = connects.map(|s| s.max).max().unwrap_or(0) / 1_000_000;
+    (slow > 0).then(|| {
+        format!(
+            "a connect took {longest_ms} ms, and {slow} took a second or more: their first packet was dropped, as by a full listen \
+             backlog, and sent again; it is in connect_time, not in latency"
+        )
+    })
 }
 
 /// Names the dead among several addresses of a target; where there is one alone, its error class says all.

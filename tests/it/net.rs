@@ -1,5 +1,6 @@
 //! Connections and responses as users of other tools met them: each case of the public reports, groups A to D, by its number,
-//! and what the flags of connections do. TLS is in `tls` (cases 71 and 73).
+//! and what the flags of connections do. TLS is in `tls` (cases 71 and 73). Which test holds which case: `docs/reported-cases.md`.
+//! Long, as the cases stand together.
 
 use std::{
     collections::BTreeSet,

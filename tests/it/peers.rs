@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeSet,
+    io::{Read, Write},
     sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
@@ -29,6 +30,37 @@ fn an_empty_body_that_was_given_is_posted_with_its_length() {
         assert!(head.starts_with(line), "{args:?}: {head}");
         assert_eq!(head.contains("\r\nContent-Length: 0\r\n"), length, "{args:?}: {head}");
     }
+}
+
+#[test]
+fn connects_that_had_to_knock_twice_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    // The kernel completes two handshakes that nobody accepts, and drops what knocks meanwhile.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
+    socket.listen(1).unwrap();
+    let listener = std::net::TcpListener::from(socket);
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let served = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(400));
+        let serve = |mut stream: std::net::TcpStream| {
+            let mut chunk = [0; 1000];
+            while stream.read(&mut chunk).is_ok_and(|n| n > 0) {
+                let _ = stream.write_all(OK);
+            }
+        };
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || serve(stream));
+        }
+    });
+    let (code, summary) = run(dir.path(), &url, &["-c", "8", "-n", "8", "--cold", "--timeout", "9s"]);
+    assert_eq!(code, 0, "{summary}");
+    let notes = summary["notes"].to_string();
+    assert!(notes.contains("a connect took") && notes.contains("backlog"), "{notes}");
+    let server = Server::always(OK);
+    let (_, summary) = run(dir.path(), &server.url(), &["-c", "8", "-n", "8", "--cold"]);
+    assert!(!summary["notes"].to_string().contains("backlog"), "{summary}");
+    assert!(!served.is_finished());
 }
 
 /// Client ports, and the paths that were asked for over each.

@@ -146,3 +146,26 @@ fn long_files_say_why() {
     }
     assert!(wrong.is_empty(), "over 600 lines without a reason in the header: {wrong:#?}");
 }
+
+#[test]
+fn every_reported_case_names_tests_that_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let table = fs::read_to_string(root.join("docs/reported-cases.md")).unwrap();
+    let in_code: String = sources().iter().map(|p| fs::read_to_string(p).unwrap()).collect();
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .map(|l| l.split('|').map(str::trim).collect())
+        .filter(|r: &Vec<_>| r.len() == 5)
+        .skip(2)
+        .collect();
+    assert_eq!(rows.len(), 31, "a row a case");
+    for row in rows {
+        for name in row[3].split(", ") {
+            let (text, name) = match name.split_once("::") {
+                Some((file, name)) => (fs::read_to_string(root.join(format!("tests/it/{file}.rs"))).unwrap(), name),
+                None => (in_code.clone(), name),
+            };
+            assert!(text.contains(&format!("fn {name}(")), "case {}: no test {name}", row[1]);
+        }
+    }
+}
