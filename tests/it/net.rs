@@ -279,6 +279,17 @@ fn case_43_a_stale_connection_is_its_own_class_and_resent_only_when_asked() {
     assert_eq!(summary["connections"]["resent"], 9);
     assert_eq!(server.requests().len(), 19, "each that was resent came twice");
     adds_up(&summary);
+    // Once, and no more: the second try is on a fresh connection.
+    let number = AtomicUsize::new(0);
+    let server = Server::start(move |conn| {
+        let first = number.fetch_add(1, Ordering::Relaxed) == 0;
+        if conn.request().is_some() && first {
+            conn.send(OK);
+            conn.request();
+        }
+    });
+    let (_, summary) = run(dir.path(), &server.url(), &["-b", "{}", "-c", "1", "-n", "2", "--resend-stale"]);
+    assert_eq!((&summary["errors"], server.requests().len()), (&json!({ "no_response": 1 }), 3), "{summary}");
     // A response that began is never thrown away for another try.
     let server = Server::start(|conn| {
         conn.request();
