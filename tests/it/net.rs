@@ -203,6 +203,19 @@ fn group_a_responses_are_read_as_they_are_meant() {
 }
 
 #[test]
+fn case_1_bytes_behind_a_response_are_in_no_other_one_and_end_the_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    const NEXT: &[u8] = b"HTTP/1.1 500 Not asked\r\nContent-Length: 0\r\n\r\n";
+    // In the same read as the response, and behind it, while nothing is asked.
+    for parts in [vec![[OK, NEXT].concat()], vec![[OK, b"\0"].concat()], vec![OK.to_vec(), NEXT.to_vec()]] {
+        let server = says(vec![parts; 3], Duration::from_millis(30));
+        let (code, summary) = run(dir.path(), &server.url(), &["-b", "{}", "-c", "1", "-R", "5", "-n", "3"]);
+        assert_eq!((code, &summary["status_codes"]), (0, &json!({ "200": 3 })), "{summary}");
+        assert_eq!(summary["connections"]["opened"], 3, "{summary}");
+    }
+}
+
+#[test]
 fn case_4_a_late_first_chunk_is_no_error_and_the_first_byte_is_the_heads() {
     let dir = tempfile::tempdir().unwrap();
     let server = says(parts(&[&[CHUNKED, b"2\r\nok\r\n0\r\n\r\n"]]), Duration::from_millis(300));
