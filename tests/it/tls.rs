@@ -219,9 +219,11 @@ fn case_73_a_server_that_cannot_be_verified_is_class_tls_with_the_reason_and_k_t
     let (code, summary) = run(dir.path(), &server.url("127.0.0.1"), &["-b", "{}", "-c", "2", "-n", "50"]);
     assert_eq!((code, &summary["errors"]), (1, &serde_json::json!({ "tls": 50 })), "{summary}");
     assert_eq!(summary["connections"]["opened"], 0);
-    let out = ringload(dir.path(), &[&["run", &server.url("127.0.0.1"), "-t", "1"], &ONE[..]].concat());
+    let args = ["run", &server.url("127.0.0.1"), "-t", "1", "-b", "{}", "-c", "2", "-n", "500"];
+    let out = ringload(dir.path(), &args);
     let text = String::from_utf8_lossy(&out.stdout);
-    assert_eq!(text.matches("UnknownIssuer").count(), 1, "{text}");
+    assert!((1..=3).contains(&text.matches("UnknownIssuer").count()), "a few samples, however many fail: {text}");
+    assert!(!String::from_utf8_lossy(&out.stderr).contains("UnknownIssuer"), "nothing is told while it runs");
     assert!(server.seen.lock().unwrap().is_empty(), "nothing is sent to a server that is not verified");
     let (code, summary) = one(dir.path(), &server.url("127.0.0.1"), &["-k"]);
     assert_eq!(code, 0, "{summary}");
