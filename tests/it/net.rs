@@ -231,7 +231,7 @@ fn case_30_a_head_in_single_bytes_is_the_same_head() {
     let head = b"HTTP/1.1 200 OK\r\nX-A: 1\r\nContent-Length: 2\r\n\r\nok";
     let split = head.iter().map(|b| vec![*b]).collect();
     let server = says(vec![split, vec![head.to_vec()]], Duration::from_millis(1));
-    let (code, summary) = run(dir.path(), &server.url(), &["-b", "{}", "-c", "1", "-n", "2"]);
+    let (code, summary) = run(dir.path(), &server.url(), &["-b", "{}", "-c", "1", "-n", "2", "--timeout", "9s"]);
     assert_eq!((code, &summary["connections"]["opened"]), (0, &json!(1)), "{summary}");
 }
 
@@ -242,7 +242,8 @@ fn case_30_a_response_split_at_every_byte_is_the_same_response() {
     let splits = (1..whole.len()).map(|at| vec![whole[..at].to_vec(), whole[at..].to_vec()]).collect();
     let server = says(splits, Duration::from_millis(2));
     let count = (whole.len() - 1).to_string();
-    let (code, summary) = run(dir.path(), &server.url(), &["-b", "{}", "-c", "1", "-n", &count, "--timeout", "9s"]);
+    let args = ["-b", "{}", "-c", "1", "-n", &count, "--timeout", "5s", "--max-errors", "1"];
+    let (code, summary) = run(dir.path(), &server.url(), &args);
     assert_eq!((code, &summary["status_codes"]), (0, &json!({ "200": whole.len() - 1 })), "{summary}");
     assert_eq!(summary["connections"]["opened"], 1, "no byte was left over: {summary}");
 }
