@@ -74,6 +74,7 @@ class Attack:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("RINGLOAD_")}
         self.env["RINGLOAD_CACHE_DIR"] = self.cache
         self.counts = collections.Counter()
+        self.last = "nothing"
         self.inputs = [os.path.join(self.dir, f"{name}.jsonl") for name in "ab"]
         self.lines = {path: self.make(k) for k, path in enumerate(self.inputs)}
         for path in self.inputs:
@@ -119,8 +120,10 @@ class Attack:
         if not good:
             kept = tempfile.mkdtemp(prefix="ringload-wrong-")
             subprocess.run(["cp", "-a", self.dir, kept], stderr=subprocess.DEVNULL)
+            with open(os.path.join(kept, "bodies"), "wb") as f:
+                f.write(b"\n".join(sink.bodies))
             wrong = [n for n, (a, b) in enumerate(zip(sink.bodies, wants[-1])) if a != b]
-            raise SystemExit(f"WRONG: exit {process.returncode}, {len(sink.bodies)} bodies of {len(wants[-1])}, records {wrong[:5]} differ, cache {state}; kept in {kept}\n{err[-500:]}")
+            raise SystemExit(f"WRONG after {self.last}: exit {process.returncode}, {len(sink.bodies)} bodies of {len(wants[-1])}, records {wrong[:5]} differ, cache {state}; kept in {kept}\n{err[-500:]}")
 
     def files(self, memos=True):
         found = []
@@ -204,6 +207,7 @@ class Attack:
         path = self.draw.choice(self.inputs)
         kind = self.draw.choices(["damage", "edit", "race", "kill", "edit under", "damage under"], [8, 4, 3, 2, 3, 2])[0]
         self.counts[kind] += 1
+        self.last = kind
         if kind == "damage":
             for _ in range(self.draw.choice([1, 1, 1, 2, 5])):
                 self.damage()

@@ -313,6 +313,11 @@ impl View {
         self.data.changed() || self.index.changed()
     }
 
+    /// True when anything was done to a file of the entry since it was opened, a removal too. Asks the file system.
+    pub fn touched(&self) -> bool {
+        self.data.touched() || self.index.touched()
+    }
+
     /// The first record whose body is not what was stored. Reads all of the data.
     pub fn first_damaged(&self) -> Option<RecordId> {
         self.ids().find(|&record| !self.body_is_whole(record))

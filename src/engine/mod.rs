@@ -615,8 +615,8 @@ fn gather(ended: Vec<Ended>, shared: &Shared, leg: &Leg, start: Nanos, started_u
     if issued == 0 && leg.plan.warmup != Warmup::None {
         notes.push("nothing was measured: the warm-up took every request; make it shorter, or the run longer".into());
     }
-    if shared.view.changed() {
-        notes.push(changed_note(&shared.view));
+    if let Some(told) = changed_note(&shared.view) {
+        notes.push(told);
         by = EndedBy::Error;
     }
     let begun_ns = measured_from.since(Nanos::ZERO);
@@ -666,13 +666,23 @@ fn dead_notes(plan: &Plan, ended: &[Ended]) -> Vec<String> {
     notes
 }
 
-/// What is known about bodies that were sent while the files of their entry changed.
-fn changed_note(view: &View) -> String {
-    let told = "the entry's files were changed under the run, which was ended; requests of the last moments before may have \
-                carried other bodies than those stored";
+/// What is known about bodies that were sent while the files of their entry changed; none when they did not. A file whose size
+/// and time stand as they were may have been removed, which is no harm, or written to and its time put back: all of its bodies
+/// are then held to their digests.
+fn changed_note(view: &View) -> Option<String> {
+    if !view.touched() {
+        return None;
+    }
+    let changed = view.changed();
+    let ended = if changed { ", which was ended" } else { ", and their time was put back" };
+    let told = format!(
+        "the entry's files were changed under the run{ended}; requests of the last moments before may have carried other bodies \
+         than those stored"
+    );
     match view.first_damaged() {
-        Some(record) => format!("{told}; the body of record {record} is one that is now another"),
-        None => format!("{told}; every body is now as it was stored"),
+        Some(record) => Some(format!("{told}; the body of record {record} is one that is now another")),
+        None if changed => Some(format!("{told}; every body is now as it was stored")),
+        None => None,
     }
 }
 

@@ -141,6 +141,13 @@ impl Map {
             })
     }
 
+    /// True when anything at all was done to the file below since it was mapped: what [`Map::changed`] sees, and what moves
+    /// nothing but its ctime, as a removal does, or a write whose time was put back. Only a look at the bytes tells which.
+    pub fn touched(&self) -> bool {
+        self.damaged()
+            || self.backing.as_ref().is_some_and(|(_, file, stamp)| !Stamp::of(file).is_ok_and(|now| now == *stamp))
+    }
+
     /// Copies bytes out. An error when the range is outside or the file was cut short; `out` is then not to be used.
     pub fn copy_to(&self, offset: u64, out: &mut [u8]) -> Result<(), Changed> {
         let from = self.range(offset, out.len() as u64).ok_or(Changed)?;
@@ -348,7 +355,7 @@ mod tests {
         std::fs::write(&path, b"abc").unwrap();
         let map = Map::file(File::open(&path).unwrap(), 3).unwrap();
         std::fs::remove_file(&path).unwrap();
-        assert!(!map.changed());
+        assert!(map.touched() && !map.changed());
         assert_eq!(map.as_bytes(), b"abc");
     }
 

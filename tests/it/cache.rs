@@ -183,6 +183,29 @@ fn bodies_that_are_overwritten_under_a_run_are_told_and_end_it() {
 }
 
 #[test]
+fn one_flipped_byte_under_a_run_is_told_though_the_time_was_put_back_and_a_removal_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    dataset(dir.path(), &bodies(50, 40_000));
+    let data = entry(&built(dir.path(), &["d.jsonl"])).join("dataset.dat");
+    let server = server_that(20, move || {
+        let file = File::options().read(true).write(true).open(&data).unwrap();
+        let modified = file.metadata().unwrap().modified().unwrap();
+        let (mut byte, at) = ([0], file.metadata().unwrap().len() - 100);
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+        file.set_modified(modified).unwrap();
+    });
+    let (code, summary) = run(dir.path(), &server.url(), &["-f", "d.jsonl", "-c", "1", "-t", "1"]);
+    assert_eq!((code, &summary["status"]), (1, &"failed".into()), "{summary}");
+    assert!(summary["notes"].to_string().contains("were changed under the run"), "{}", summary["notes"]);
+    // The next use heals it. One whose files are removed meanwhile is played to its end.
+    let data = entry(&built(dir.path(), &["d.jsonl"])).join("dataset.dat");
+    let server = server_that(20, move || fs::remove_file(&data).unwrap());
+    let (code, summary) = run(dir.path(), &server.url(), &["-f", "d.jsonl", "-c", "1", "-t", "1"]);
+    assert_eq!((code, &summary["status"]), (0, &"complete".into()), "{summary}");
+}
+
+#[test]
 fn data_that_is_cut_short_under_a_run_is_a_class_of_error_and_no_signal() {
     let dir = tempfile::tempdir().unwrap();
     dataset(dir.path(), &bodies(200, 60_000));
@@ -351,22 +374,57 @@ fn an_interrupt_ends_the_wait_for_a_pipe() {
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let unopened = start(dir.path(), &["build", "fifo", "--format", "raw_payload"]);
     for child in [silent, unopened] {
-        // Signals are waited for from the first moment on; before it they would end it by themselves.
-        let status = format!("/proc/{}/status", child.id());
-        let begun = Instant::now();
-        let blocked = |line: &str| {
-            line.strip_prefix("SigBlk:").is_some_and(|set| u64::from_str_radix(set.trim(), 16).unwrap() & 2 != 0)
-        };
-        while !fs::read_to_string(&status).unwrap().lines().any(blocked) {
-            assert!(begun.elapsed() < PATIENCE);
-            thread::sleep(Duration::from_millis(2));
-        }
+        assert!(await_hearing(&child, PATIENCE));
         interrupt(&child);
         let mut child = child;
         let stdin = child.stdin.take();
         let out = end(child);
         assert_eq!(out.status.code(), Some(130), "{}", text(&out.stderr));
         drop(stdin);
+    }
+    assert_eq!(left_over(dir.path()), Vec::<String>::new());
+}
+
+/// Waits for a while until a process hears signals: before that they end it by themselves.
+fn await_hearing(child: &Child, patience: Duration) -> bool {
+    let status = format!("/proc/{}/status", child.id());
+    let begun = Instant::now();
+    let blocked = |line: &str| {
+        line.strip_prefix("SigBlk:").is_some_and(|set| u64::from_str_radix(set.trim(), 16).unwrap() & 2 != 0)
+    };
+    while begun.elapsed() < patience {
+        if fs::read_to_string(&status).unwrap().lines().any(blocked) {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    false
+}
+
+#[test]
+fn the_first_interrupt_ends_the_wait_for_a_pipe_that_nobody_opens_wherever_it_is_given() {
+    let dir = tempfile::tempdir().unwrap();
+    dataset(dir.path(), &bodies(3, 100));
+    let prompts = dir.path().join("p.jsonl");
+    fs::write(&prompts, "{\"text\":\"a\"}\n").unwrap();
+    nix::unistd::mkfifo(&dir.path().join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let url = Server::always(OK).url();
+    for args in [
+        &["run", &url, "-B", "fifo"][..],
+        &["run", &url, "-f", "p.jsonl", "--format", "single_turn", "--corpus", "fifo"],
+        &["run", &url, "-f", "p.jsonl", "--format", "single_turn", "--system-prompt-file", "fifo"],
+        &["run", "builtin:?log=fifo", "-b", "{}"],
+        &["target", "--listen", "127.0.0.1:0", "log=fifo"],
+        &["export-requests", "d.jsonl", "-o", "fifo"],
+        &["build", "fifo", "--format", "raw_payload"],
+    ] {
+        let child = start(dir.path(), args);
+        await_hearing(&child, Duration::from_millis(500));
+        interrupt(&child);
+        let out = end(child);
+        // What reads the files of its flags before it hears signals is ended by the signal itself.
+        let by_itself = std::os::unix::process::ExitStatusExt::signal(&out.status) == Some(2);
+        assert!(out.status.code() == Some(130) || by_itself, "{args:?}: {:?} {}", out.status, text(&out.stderr));
     }
     assert_eq!(left_over(dir.path()), Vec::<String>::new());
 }
