@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{BufReader, BufWriter, Read, Write},
+    io::{BufReader, Read, Write},
     path::Path,
     sync::atomic::AtomicBool,
     time::Duration,
@@ -13,12 +13,13 @@ use serde::Serialize;
 use super::{
     dataset,
     flags::{CacheDirFlags, CacheFlags, CacheVerb},
+    output::OutFile,
     terminal,
 };
 use crate::{
     cache::{Event, How, Key, store},
     data::{Error, Result, units},
-    sys::{cpu, signal},
+    sys::cpu,
 };
 
 /// Does one verb.
@@ -103,7 +104,7 @@ fn with_threads<T>(work: impl FnOnce(&How<'_>) -> Result<T>) -> Result<T> {
             terminal::say(&text);
         }
     };
-    signal::watch()?;
+    terminal::watch_signals()?;
     let how = How::new(cpu::allowed().len(), &cancel, &tell);
     dataset::interruptible(&cancel, || work(&how))
 }
@@ -160,14 +161,15 @@ fn rm(starts: &[String], dir: &CacheDirFlags) -> Result<u8> {
 fn export(start: &str, file: &Path, dir: &CacheDirFlags) -> Result<u8> {
     let cache = dataset::cache_dir(dir.cache_dir.as_deref())?;
     let key = store::find(&cache, start)?.key;
-    let failed = |e| Error::file("cannot write", file, e);
-    let mut out: Box<dyn Write> = if file == Path::new("-") {
-        Box::new(std::io::stdout().lock())
+    if file == Path::new("-") {
+        let mut out = std::io::stdout().lock();
+        with_threads(|how| store::export(&cache, key, &mut out, how))?;
+        out.flush().map_err(|e| Error::file("cannot write", file, e))?;
     } else {
-        Box::new(BufWriter::new(File::create(file).map_err(failed)?))
-    };
-    with_threads(|how| store::export(&cache, key, &mut out, how))?;
-    out.flush().map_err(failed)?;
+        let mut out = OutFile::create(file)?;
+        with_threads(|how| store::export(&cache, key, &mut out, how))?;
+        out.finish()?;
+    }
     Ok(0)
 }
 

@@ -7,7 +7,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -139,15 +139,25 @@ pub fn open(request: &BuildRequest, threads: Option<u64>, quiet: bool) -> Result
     opened
 }
 
+/// How long work that was asked to end has for it. What does not hear (a file whose open waits for another process) is then
+/// left where it stands, which the cache is made to survive.
+const END_WITHIN: Duration = Duration::from_secs(3);
+
 /// Does `work`, and sets `cancel` once a signal asks for an end.
 pub fn interruptible<T>(cancel: &AtomicBool, work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
+    let _hold = signal::hold();
     thread::scope(|scope| {
         let watcher = scope.spawn(|| {
+            let mut asked: Option<Instant> = None;
             while !done.load(Ordering::Relaxed) {
-                if signal::asked().is_some() {
-                    cancel.store(true, Ordering::Relaxed);
-                    return;
+                match asked {
+                    None if signal::asked().is_some() => {
+                        cancel.store(true, Ordering::Relaxed);
+                        asked = Some(Instant::now());
+                    }
+                    Some(at) if at.elapsed() >= END_WITHIN => signal::quit_now(),
+                    _ => {}
                 }
                 thread::park_timeout(Duration::from_millis(20));
             }

@@ -1,7 +1,6 @@
 //! `ringload export-requests`: request bodies, written out again from the cache.
 
 use std::{
-    fs::File,
     io::{BufWriter, Write},
     path::Path,
     sync::Arc,
@@ -10,20 +9,20 @@ use std::{
 use super::{
     build, dataset,
     flags::{ExportFlags, ExportShape},
+    output::OutFile,
     terminal,
 };
 use crate::{
     cache::{How, View, WhenFull, store},
     data::{Error, RecordId, Result},
     report::{self, requests},
-    sys::signal,
 };
 
 /// Writes the bodies.
 ///
 /// Errors: nothing of that name, records that are not there, bodies that the shape cannot carry.
 pub fn export(flags: &ExportFlags) -> Result<u8> {
-    signal::watch()?;
+    terminal::watch_signals()?;
     let view = view(flags)?;
     let records = match &flags.records {
         None => view.ids().collect(),
@@ -38,13 +37,9 @@ pub fn export(flags: &ExportFlags) -> Result<u8> {
         requests::write(&view, &records, shape, &mut bytes)?;
         return Ok(0);
     }
-    let file = File::create(&flags.out).map_err(|e| Error::file("cannot create", &flags.out, e))?;
-    let mut file = BufWriter::with_capacity(256 << 10, file);
+    let mut file = OutFile::create(&flags.out)?;
     let count = requests::write(&view, &records, shape, &mut file)?;
-    file.into_inner()
-        .map_err(|e| e.into_error())
-        .and_then(|file| file.sync_all())
-        .map_err(|e| Error::file("cannot write", &flags.out, e))?;
+    file.finish()?;
     terminal::say(&format!("{count} requests in {}", flags.out.display()));
     Ok(0)
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     data::{
-        Error, Result,
+        Error, Result, limits,
         plan::{Arrival, Cancel, Segment, Shape, Stop},
         units::{self, SECOND},
     },
@@ -54,7 +54,9 @@ impl Load {
             return Ok(plain(Shape::Schedule { speedup, from_ns, to_ns, max_gap_ns }));
         }
         if let (Some(users), Some(rps)) = (load.user_centric, load.rate) {
-            let users = u32::try_from(users).map_err(|_| Error::usage(format!("--user-centric {users}: too many")))?;
+            let users = u32::try_from(users).ok().filter(|&u| u <= limits::USERS_MAX).ok_or_else(|| {
+                Error::usage(format!("--user-centric {users}: at most {} users are laid out", limits::USERS_MAX))
+            })?;
             return Ok(plain(Shape::Users { users, rps }));
         }
         let arrival = load.arrival.unwrap_or(Arrival::Constant);
@@ -237,6 +239,12 @@ fn series(path: &Path) -> Result<Vec<Segment>> {
         }
         before = Some(*p);
     }
+    if curve.is_empty() {
+        return Err(Error::usage(format!(
+            "{}: every point is at 0 s; a rate series goes on for some time, such as 0,100 and 60,500",
+            path.display()
+        )));
+    }
     let last = before.map_or(0.0, |p| p.qps);
     curve.push(Segment { duration_ns: 0, from: last, to: last });
     Ok(curve)
@@ -289,6 +297,13 @@ mod tests {
         let path = dir.path().join("rates");
         std::fs::write(&path, text).unwrap();
         series(&path)
+    }
+
+    #[test]
+    fn a_series_that_takes_no_time_is_refused() {
+        let error = series_of("0,100\n0,200\n").unwrap_err().to_string();
+        assert!(error.contains("every point is at 0 s"), "{error}");
+        assert_eq!(series_of("0,100\n0,200\n5,200\n").unwrap().len(), 2);
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod flags;
 mod hints;
 mod load;
 mod net;
+mod output;
 pub mod plan;
 mod progress;
 mod report;

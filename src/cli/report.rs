@@ -1,9 +1,10 @@
 //! `ringload report` and `ringload merge`: finished runs, printed again, held against each other, made into one.
 
-use std::path::Path;
+use std::{io::Write, path::Path};
 
 use super::{
     flags::{MergeFlags, ReportFlags},
+    output::OutFile,
     terminal,
 };
 use crate::{
@@ -29,7 +30,9 @@ pub fn report(flags: &ReportFlags) -> Result<u8> {
             return Err(Error::usage(format!("--html draws one run, and {} were given", runs.len())));
         };
         let page = html::page(&run.summary, &run.merged);
-        std::fs::write(file, page).map_err(|e| Error::file("cannot write", file, e))?;
+        let mut out = OutFile::create(file)?;
+        out.write_all(page.as_bytes()).map_err(|e| Error::file("cannot write", file, e))?;
+        out.finish()?;
         return Ok(0);
     }
     if flags.csv {

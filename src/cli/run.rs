@@ -220,6 +220,8 @@ impl Once<'_> {
             let seamless = self.phases.get(i + 1).is_some_and(|next| next.seamless);
             legs.push(engine::Phase { plan: plan.clone(), seamless, keep });
         }
+        // From here on there is something to report.
+        let _hold = signal::hold();
         let mut results = drive(self.flags, legs, &self.source)?;
         let counts = server.map(|s| s.running.stop());
         // The server does not tell phases apart: its counts, of all of them, stand with the last.
@@ -378,7 +380,7 @@ struct Source {
 
 impl Source {
     fn open(flags: &RunFlags) -> Result<Self> {
-        signal::watch()?;
+        terminal::watch_signals()?;
         let Some(path) = &flags.source.dataset else {
             let body = plan::inline_body(flags.source.body.as_deref(), flags.source.body_file.as_deref())?;
             let view = Arc::new(View::inline(body.as_deref().unwrap_or_default())?);

@@ -19,7 +19,7 @@ pub fn target(flags: &TargetFlags) -> Result<u8> {
     }
     let options = target::Options::parse(query.trim_start_matches(['?', '&']))?;
     let listen = target::Listen::parse(&flags.listen)?;
-    signal::watch()?;
+    terminal::watch_signals()?;
     // As many connections as the hard limit lets in; fewer are no error before they come.
     let (_, hard) = limit::open_files();
     let _ = limit::ensure_files(hard.saturating_sub(crate::data::limits::FILES_RESERVED));
@@ -28,6 +28,7 @@ pub fn target(flags: &TargetFlags) -> Result<u8> {
         Some(list) => cpu::parse_list(list)?.into_iter().map(Some).collect(),
     };
     let running = target::start(listen, &options, &cores)?;
+    let _hold = signal::hold();
     terminal::say(&format!("listening on {}", running.addr()));
     let clock = Clock::start();
     while signal::asked().is_none() && flags.duration.is_none_or(|d| clock.now().0 < d) {

@@ -2,7 +2,11 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use crate::data::{Error, Result};
+use super::output;
+use crate::{
+    data::{Error, Result},
+    sys::signal,
+};
 
 /// Writes a result to stdout. A reader that went away (`| head`) is no error.
 ///
@@ -37,6 +41,19 @@ pub fn say_error(error: &Error) {
         let _ = writeln!(io::stderr().lock(), "caused by: {inner}");
         cause = inner.source();
     }
+}
+
+/// Hears signals from now on: see [`signal::watch`].
+///
+/// Errors: as there.
+pub fn watch_signals() -> Result<()> {
+    signal::watch(|asked| {
+        say_error(&match asked {
+            signal::Asked::Interrupt => Error::Interrupted,
+            signal::Asked::Terminate => Error::Terminated,
+        });
+        output::remove_unfinished();
+    })
 }
 
 /// True when stdout may be coloured: a terminal that is not dumb, and no `NO_COLOR`.

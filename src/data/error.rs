@@ -143,6 +143,11 @@ impl Error {
                 what: format!("{what} {}: the file would be larger than the limit of this process", path.display()),
                 cure: "raise it with `ulimit -f unlimited`".into(),
             },
+            _ if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => Self::Environment {
+                call: "open",
+                what: format!("{what} {}: {source}", path.display()),
+                cure: "raise the limit of open files with `ulimit -n`".into(),
+            },
             _ => Self::File { what, path: path.to_path_buf(), source },
         }
     }

@@ -90,6 +90,8 @@ pub const STAMPS_PER_SLOT: usize = 128 << 10;
 pub const TOKENS_MAX: u32 = 1 << 24;
 /// Bytes of a dataset whose records hang on each other by name, so that all of it is held at once (`dag_jsonl`, `random_pool`).
 pub const HELD_BYTES_MAX: u64 = 4 << 30;
+/// Users of `--user-centric`, each of which every worker keeps eight bytes for.
+pub const USERS_MAX: u32 = 10_000_000;
 /// Bad records shown in full; the rest is a count.
 pub const BAD_RECORDS_SHOWN: usize = 10;
 /// Records of one dataset: record ids have 32 bits.

@@ -123,7 +123,8 @@ pub fn parse_rate(text: &str) -> Result<f64, String> {
     let rate = number.parse::<f64>().map_err(|_| EXPECTED.to_owned())? * scale;
     match rate {
         r if r > 1e7 => Err("expected at most 10 million a second, which is more than one machine sends".into()),
-        r if r > 0.0 => Ok(r),
+        r if r >= 1e-9 => Ok(r),
+        r if r > 0.0 => Err("expected at least 1e-9, which is one in thirty years".into()),
         _ => Err(EXPECTED.into()),
     }
 }

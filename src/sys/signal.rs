@@ -1,7 +1,14 @@
-//! SIGINT and SIGTERM: blocked in every thread, waited for in one, told through a flag. No handler code.
+//! SIGINT, SIGTERM and SIGHUP: blocked in every thread, waited for in one, told through a flag. No handler code.
+//!
+//! Whoever is able to end by itself says so with [`hold`]: while that is held, the first signal only sets the flag of
+//! [`asked`]. At any other time there is nothing to lose yet, and the program may be waiting in a call that nothing can
+//! end (the open of a pipe that nobody writes to): the first signal ends the process.
 
 use std::{
-    sync::atomic::{AtomicU8, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU8, AtomicU32, Ordering},
+    },
     thread,
 };
 
@@ -10,42 +17,102 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 use crate::data::{Error, Result};
 
 static ASKED: AtomicU8 = AtomicU8::new(0);
+static HELD: AtomicU32 = AtomicU32::new(0);
+static QUIT: OnceLock<fn(Asked)> = OnceLock::new();
+
+const INTERRUPT: u8 = 130;
+const TERMINATE: u8 = 143;
 
 /// What a signal asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// SIGINT.
     Interrupt,
-    /// SIGTERM.
+    /// SIGTERM, or the SIGHUP of a terminal that is gone.
     Terminate,
 }
 
-/// Blocks both signals in the calling thread (and so in all that it starts) and waits for them in a thread of its own.
-/// The first one sets the flag of [`asked`]; a second one ends the process at once. Call once, before any other thread.
-pub fn watch() -> Result<()> {
+impl Asked {
+    /// The exit status of the command-line contract.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Interrupt => INTERRUPT,
+            Self::Terminate => TERMINATE,
+        }
+    }
+}
+
+/// Blocks the signals in the calling thread (and so in all that it starts) and waits for them in a thread of its own. `quit`
+/// says and tidies what there is to say and tidy before a signal ends the process outside any [`hold`]. A second signal ends
+/// it whatever is held. Call once, before any other thread.
+pub fn watch(quit: fn(Asked)) -> Result<()> {
     let mut set = SigSet::empty();
     set.add(Signal::SIGINT);
     set.add(Signal::SIGTERM);
+    // Under nohup a terminal's end is to be survived.
+    if !ignored(Signal::SIGHUP) {
+        set.add(Signal::SIGHUP);
+    }
     let refused = |what: String| Error::Environment {
         call: "signal set-up",
         what,
         cure: "start the program from a shell that leaves SIGINT and SIGTERM alone".into(),
     };
+    let _ = QUIT.set(quit);
     set.thread_block().map_err(|errno| refused(errno.to_string()))?;
     let wait = move || {
         loop {
-            let code = match set.wait() {
-                Ok(Signal::SIGINT) => 130u8,
-                Ok(Signal::SIGTERM) => 143,
+            let asked = match set.wait() {
+                Ok(Signal::SIGINT) => Asked::Interrupt,
+                Ok(Signal::SIGTERM | Signal::SIGHUP) => Asked::Terminate,
                 _ => continue,
             };
-            if ASKED.swap(code, Ordering::Relaxed) != 0 {
-                std::process::exit(i32::from(code));
+            if ASKED.swap(asked.exit_code(), Ordering::SeqCst) != 0 {
+                std::process::exit(i32::from(asked.exit_code()));
+            }
+            if HELD.load(Ordering::SeqCst) == 0 {
+                quit_now();
             }
         }
     };
     thread::Builder::new().name("signals".into()).spawn(wait).map_err(|e| refused(e.to_string()))?;
     Ok(())
+}
+
+/// Ends the process for the signal that came. Returns when there was none.
+pub fn quit_now() {
+    if let (Some(asked), Some(quit)) = (asked(), QUIT.get()) {
+        quit(asked);
+        std::process::exit(i32::from(asked.exit_code()));
+    }
+}
+
+/// See [`hold`].
+#[derive(Debug)]
+pub struct Hold(());
+
+/// While this lives, the first signal sets the flag of [`asked`] and does no more: its owner looks there, and ends in order.
+#[must_use]
+pub fn hold() -> Hold {
+    HELD.fetch_add(1, Ordering::SeqCst);
+    Hold(())
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        HELD.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// True when this process was started with a signal ignored.
+fn ignored(signal: Signal) -> bool {
+    let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: without a new action the call only fills the one given, which is large enough for it; zeroed it is valid too.
+    let handler = unsafe {
+        let _ = libc::sigaction(signal as libc::c_int, std::ptr::null(), now.as_mut_ptr());
+        now.assume_init().sa_sigaction
+    };
+    handler == libc::SIG_IGN
 }
 
 /// Leaves a write beyond the limit of a file's size (`ulimit -f`) an error of that write: SIGXFSZ would end the process, and
@@ -61,7 +128,7 @@ pub fn ignore_file_limit() {
 pub fn asked() -> Option<Asked> {
     match ASKED.load(Ordering::Relaxed) {
         0 => None,
-        143 => Some(Asked::Terminate),
+        TERMINATE => Some(Asked::Terminate),
         _ => Some(Asked::Interrupt),
     }
 }
