@@ -107,11 +107,10 @@ impl Drop for Hold {
 /// True when this process was started with a signal ignored.
 fn ignored(signal: Signal) -> bool {
     let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: without a new action the call only fills the one given, which is large enough for it; zeroed it is valid too.
-    let handler = unsafe {
-        let _ = libc::sigaction(signal as libc::c_int, std::ptr::null(), now.as_mut_ptr());
-        now.assume_init().sa_sigaction
-    };
+    // SAFETY: without a new action the call only fills the one given, which is large enough for it.
+    let _ = unsafe { libc::sigaction(signal as libc::c_int, std::ptr::null(), now.as_mut_ptr()) };
+    // SAFETY: an action of zeros is a valid one, and so is what the call left.
+    let handler = unsafe { now.assume_init() }.sa_sigaction;
     handler == libc::SIG_IGN
 }
 
