@@ -32,6 +32,8 @@ pub enum Command {
     Cache(CacheFlags),
     /// Run the built-in reference server
     Target(TargetFlags),
+    /// Measure what one core of this machine reaches against the built-in target, by body size
+    Calibrate(CalibrateFlags),
     /// Print finished runs again, or compare them
     Report(ReportFlags),
     /// Make one run out of the shards of a distributed run
@@ -303,6 +305,10 @@ pub struct OutputFlags {
     /// With them the bodies, as inputs.json
     #[arg(long, requires = "aiperf_artifacts")]
     pub aiperf_inputs: bool,
+    /// What `ringload calibrate` kept, for the share of this machine's ceiling
+    /// [default: $XDG_STATE_HOME/ringload/calibration.json]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub calibration: Option<PathBuf>,
     /// What goes to stdout at the end [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub format_out: Option<FormatOut>,
@@ -608,6 +614,26 @@ fn parse_percent(text: &str) -> Result<f64, String> {
         Ok(p) if p.is_finite() && p >= 0.0 => Ok(p),
         _ => Err("expected a share such as 3%".into()),
     }
+}
+
+/// Flags of `calibrate`.
+#[derive(Debug, Args)]
+pub struct CalibrateFlags {
+    /// Body sizes; 0 is a GET
+    #[arg(long, value_name = "SIZES", default_value = "0,1KiB,16KiB,100KiB,1MiB")]
+    pub sizes: String,
+    /// Time of each cell
+    #[arg(short = 'd', long, value_name = "TIME", default_value = "2s", value_parser = units::parse_positive_duration)]
+    pub duration: u64,
+    /// Cores to measure, one after the other, as 0-3,8 [default: the first allowed one]
+    #[arg(long, value_name = "LIST")]
+    pub cores: Option<String>,
+    /// Where calibrations are kept [default: $XDG_STATE_HOME/ringload/calibration.json]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub calibration: Option<PathBuf>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Flags of `doctor`.

@@ -3,6 +3,7 @@
 mod bodies;
 mod build;
 mod cache;
+mod calibrate;
 mod config;
 mod dataset;
 mod doctor;
@@ -122,6 +123,7 @@ fn call(command: Command, phases: &[run::PhaseFlags]) -> Result<u8> {
         Command::Inspect(flags) => build::inspect(&flags),
         Command::Cache(flags) => cache::cache(&flags),
         Command::Target(flags) => target::target(&flags),
+        Command::Calibrate(flags) => calibrate::calibrate(&flags),
         Command::Report(flags) => report::report(&flags),
         Command::Merge(flags) => report::merge(&flags),
         Command::ExportRequests(flags) => export::export(&flags),

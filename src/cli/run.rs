@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    dataset,
+    calibrate, dataset,
     flags::{FormatOut, OutputFlags, RecordsFlag, RunFlags},
     plan::{self, Placement, Sent},
     progress::Meter,
@@ -24,7 +24,9 @@ use crate::{
     },
     engine,
     report::{
-        self, Asked, Merged, Percentile, RunDir, Summary, Threshold, Wanted, csv, records,
+        self, Asked, Merged, Percentile, RunDir, Summary, Threshold, Wanted,
+        ceiling::{self, Calibration},
+        csv, records,
         responses::{self, Counted},
         slices::Sliced,
         spools::Spools,
@@ -126,6 +128,24 @@ pub fn run(flags: &RunFlags, phases: &[PhaseFlags]) -> Result<u8> {
     // Of several statuses the first of this order is told.
     let order = [130, 143, 2, 3, 1, 99];
     Ok(order.into_iter().find(|code| codes.contains(code)).unwrap_or(0))
+}
+
+/// One run against a built-in target that nothing is printed of: a cell of `calibrate`.
+///
+/// Errors: as [`run`].
+pub fn quietly(flags: &RunFlags) -> Result<Summary> {
+    let urls = plan::urls(flags)?;
+    let Url::Builtin { options, .. } = &urls[0] else { return Err(Error::usage("a calibration is against builtin:")) };
+    let options = Some(target::Options::parse(options)?);
+    let judged = Judged { percentiles: Percentile::DEFAULT.to_vec(), ..Judged::default() };
+    let placement = plan::place(&flags.load, Some(0))?;
+    let source = Source::open(flags)?;
+    let once = Once { flags, phases: &[], urls: &urls, options, placement, targets: Vec::new(), source, judged };
+    let (summary, ..) = once.run(None)?.pop().ok_or(Error::Interrupted)?;
+    match signal::asked() {
+        Some(_) => Err(Error::Interrupted),
+        None => Ok(summary),
+    }
 }
 
 /// The exit status of one run; bodies that arrived wrong fail it, whatever else is said.
@@ -256,6 +276,7 @@ impl Once<'_> {
             thresholds: &self.judged.thresholds,
         };
         let mut summary = Summary::new(&asked, result, &merged);
+        ceiling::judge(&mut summary, calibrate::kind(plan), self.judged.ceiling.as_ref());
         let told = counted.map(|counted| summary.counted_tokens = counted);
         let Some(dir) = &mut dir else { return Ok((summary, merged, told)) };
         let wanted = Wanted {
@@ -347,11 +368,14 @@ fn check_output(output: &OutputFlags) -> Result<()> {
 }
 
 /// What the results are held against, parsed before anything is sent.
+#[derive(Default)]
 struct Judged {
     percentiles: Vec<Percentile>,
     thresholds: Vec<Threshold>,
     /// `--tokenize-after`.
     counter: Option<TokenCounter>,
+    /// What this machine was calibrated to.
+    ceiling: Option<Calibration>,
 }
 
 impl Judged {
@@ -366,7 +390,8 @@ impl Judged {
             threshold::parse_all(output.fail_if.iter().map(String::as_str), &goodput).map_err(Error::usage)?;
         let tokenizer = flags.shaping.bodies.tokenizer.as_deref();
         let counter = output.tokenize_after.then(|| TokenCounter::open(tokenizer)).transpose()?;
-        Ok(Self { percentiles, thresholds, counter })
+        let ceiling = calibrate::known(output.calibration.as_deref());
+        Ok(Self { percentiles, thresholds, counter, ceiling })
     }
 }
 

@@ -47,6 +47,16 @@ fn in_json(counts: &TargetCounts) -> String {
         "verified": counts.verified,
         "wrong": counts.wrong,
         "connections": counts.connections,
+        "answers": counts.answers,
+        "events": counts.events,
+        "bad_requests": counts.bad_requests,
+        "aborted": counts.aborted,
+        "errors_injected": counts.errors_injected,
+        "resets_injected": counts.resets_injected,
+        "truncations_injected": counts.truncations_injected,
+        "stream_errors_injected": counts.stream_errors_injected,
+        "stalled": counts.stalled,
+        "closed": counts.closed,
         "cpu_ns": counts.cpu_ns,
     });
     format!("{value}\n")

@@ -41,6 +41,15 @@ pub struct Client {
     pub limited_by_client: bool,
     /// Why, in words; empty when it was not.
     pub limits: Vec<String>,
+    /// Succeeded a second over `ceiling_rps`; null where that is not known.
+    #[serde(default)]
+    pub share_of_ceiling: Option<f64>,
+    /// What the workers' cores reach with such bodies by `ringload calibrate`, requests a second.
+    #[serde(default)]
+    pub ceiling_rps: Option<f64>,
+    /// How that was found, or why it is not known.
+    #[serde(default)]
+    pub ceiling_note: String,
     /// The counters of all workers together.
     #[serde(flatten)]
     pub totals: Counters,
@@ -170,6 +179,9 @@ pub(super) fn figures(merged: &Merged) -> Client {
         send_lag_p99_us: shown_at(merged.series(Metric::ScheduleLag), Metric::ScheduleLag, Percentile::P99),
         limited_by_client: false,
         limits: Vec::new(),
+        share_of_ceiling: None,
+        ceiling_rps: None,
+        ceiling_note: String::new(),
         totals: counters(&all),
         workers: merged.workers.iter().map(worker).collect(),
     }

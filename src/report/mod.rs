@@ -10,6 +10,7 @@
 //! Pure functions of plan, facts and results: no engine, no clock, no thread. The same results give the same bytes.
 
 pub mod aiperf;
+pub mod ceiling;
 pub mod client;
 pub mod compare;
 pub mod csv;

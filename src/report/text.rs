@@ -635,6 +635,15 @@ fn machine(out: &mut Out, s: &Summary) {
         );
         out.item("start lag", Tone::Plain, &text);
     }
+    if let (Some(share), Some(rps)) = (s.client.share_of_ceiling, s.client.ceiling_rps) {
+        let cores = if s.plan.workers == 1 { "its core".to_owned() } else { format!("its {} cores", s.plan.workers) };
+        let text = format!(
+            "{:.0} % of the {}/s that {cores} reached with such bodies (ringload calibrate)",
+            100.0 * share,
+            show_count(rps as u64)
+        );
+        out.item("ceiling", Tone::Plain, &text);
+    }
     let (tone, verdict) = if s.client.limited_by_client {
         let why = s.client.limits.join("; ");
         let busy = s.client.busy_max.is_some_and(|b| b > client::BUSY_MAX);

@@ -55,6 +55,13 @@ pub fn parse_list(text: &str) -> Result<Vec<u32>> {
     Ok(cores)
 }
 
+/// Model name of the first core, as the kernel tells it; its architecture where it tells none.
+pub fn model() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, model)| model.trim().to_owned())
+}
+
 /// Pins the calling thread to one core.
 pub fn pin(core: u32) -> Result<()> {
     let mut set = CpuSet::new();

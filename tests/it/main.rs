@@ -5,6 +5,7 @@
 
 mod alloc;
 mod cache;
+mod calibrate;
 mod cli;
 mod dataset;
 mod net;
