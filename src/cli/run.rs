@@ -91,6 +91,7 @@ pub fn run(flags: &RunFlags, phases: &[PhaseFlags]) -> Result<u8> {
     let repeats = flags.output.repeats;
     let mut summaries = Vec::new();
     let mut codes = Vec::new();
+    let mut any_kept = false;
     for k in 1..=repeats {
         let dir = folder.as_ref().map(|f| if repeats > 1 { f.join(k.to_string()) } else { f.clone() });
         for (summary, merged, kept) in once.run(dir.as_deref())? {
@@ -101,9 +102,12 @@ pub fn run(flags: &RunFlags, phases: &[PhaseFlags]) -> Result<u8> {
             }
             codes.push(code_of(&summary));
             // What was measured is told even when it cannot be kept.
-            if let Err(error) = kept {
-                terminal::say_error(&error);
-                codes.push(error.exit_code());
+            match kept {
+                Ok(()) => any_kept = true,
+                Err(error) => {
+                    terminal::say_error(&error);
+                    codes.push(error.exit_code());
+                }
             }
             summaries.push(summary);
         }
@@ -122,7 +126,7 @@ pub fn run(flags: &RunFlags, phases: &[PhaseFlags]) -> Result<u8> {
             terminal::result(&csv::summaries(&named))?;
         }
     }
-    if let Some(folder) = folder {
+    if let Some(folder) = folder.filter(|_| any_kept) {
         terminal::say(&format!("run directory: {}", folder.display()));
     }
     // Of several statuses the first of this order is told.
@@ -229,10 +233,11 @@ impl Once<'_> {
         } else {
             self.phases.iter().map(|p| folder(Some(p))).collect()
         };
+        let server = self.server()?;
+        // A phase that is refused leaves no folder behind.
+        let plans = self.plans(server.as_ref())?;
         let dirs =
             folders.into_iter().map(|d| d.map(|d| RunDir::prepare(&d)).transpose()).collect::<Result<Vec<_>>>()?;
-        let server = self.server()?;
-        let plans = self.plans(server.as_ref())?;
         let keeping = Keeping::new(&self.flags.output);
         let mut legs = Vec::with_capacity(plans.len());
         for (i, (plan, dir)) in plans.iter().zip(&dirs).enumerate() {

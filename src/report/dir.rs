@@ -68,6 +68,8 @@ const NAMES: [&str; 20] = [
 pub struct RunDir {
     path: PathBuf,
     written: BTreeSet<String>,
+    /// Locked for as long as the run goes on, so that no other run writes there.
+    _lock: Option<File>,
 }
 
 impl RunDir {
@@ -96,7 +98,15 @@ impl RunDir {
             }
             Err(e) => return Err(Error::file("cannot read", path, e)),
         }
-        let dir = Self { path: path.to_path_buf(), written: BTreeSet::new() };
+        let lock = File::open(path).map_err(|e| Error::file("cannot open", path, e))?;
+        // Where locks are not to be had nothing is known of others.
+        if matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)) {
+            return Err(Error::usage(format!(
+                "--out {}: another run is writing there; wait for its end, or give another name",
+                path.display()
+            )));
+        }
+        let dir = Self { path: path.to_path_buf(), written: BTreeSet::new(), _lock: Some(lock) };
         dir.remove(|name| name.ends_with(".part") || name.ends_with(".spool"))?;
         Ok(dir)
     }
@@ -104,7 +114,7 @@ impl RunDir {
     /// A directory that is known to be a run's own.
     #[cfg(test)]
     pub(super) fn take(path: &Path) -> Self {
-        Self { path: path.to_path_buf(), written: BTreeSet::new() }
+        Self { path: path.to_path_buf(), written: BTreeSet::new(), _lock: None }
     }
 
     /// Where it is.
@@ -321,6 +331,20 @@ mod tests {
     }
 
     #[test]
+    fn two_runs_do_not_write_into_one_directory_at_once() {
+        let temp = tempfile::tempdir().unwrap();
+        let first = RunDir::prepare(temp.path()).unwrap();
+        let error = RunDir::prepare(temp.path()).unwrap_err().to_string();
+        assert!(error.contains("another run is writing there"), "{error}");
+        drop(first);
+        // A process that another test started may hold a copy of the lock between its fork and its exec.
+        let begun = std::time::Instant::now();
+        while let Err(error) = RunDir::prepare(temp.path()) {
+            assert!(begun.elapsed().as_secs() < 10, "{error}");
+        }
+    }
+
+    #[test]
     fn a_run_is_written_whole_and_read_back() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("deep/run");
@@ -345,7 +369,7 @@ mod tests {
         assert_eq!(run.merged.samples, merged.samples);
         // The same results give the same files, byte for byte.
         let before: Vec<_> = names(&path).iter().map(|n| fs::read(path.join(n)).unwrap()).collect();
-        RunDir::prepare(&path).unwrap().write_run(&run.summary, &run.merged).unwrap();
+        dir.write_run(&run.summary, &run.merged).unwrap();
         let after: Vec<_> = names(&path).iter().map(|n| fs::read(path.join(n)).unwrap()).collect();
         assert!(before == after);
     }
