@@ -48,6 +48,19 @@ pub const TLS_AREA_BYTES: usize = TLS_PIECE_BYTES + (1 << 10);
 /// Plaintext read from rustls in one go: one whole record.
 pub const TLS_READ_BYTES: usize = 16 << 10;
 
+/// What is known to be in memory is known by stretches of so many bytes of the data file: a body that is fetched by itself reads
+/// little more than it needs, and a terabyte has 4 MiB of bits.
+pub const CHUNK_BYTES: u64 = 64 << 10;
+/// Bytes of a body that are fetched from the disk in one go; a larger one is fetched in several.
+pub const FETCH_BYTES_MAX: u64 = 4 << 20;
+/// Bodies of one worker that the kernel reads from the disk side by side: each keeps a kernel thread, and more than this do not
+/// make a disk faster.
+pub const FETCHES_AT_ONCE: u32 = 16;
+/// How far ahead of the workers the data file is read, bytes over all workers and records of each.
+pub const AHEAD_BYTES: u64 = 64 << 20;
+/// See [`AHEAD_BYTES`].
+pub const AHEAD_RECORDS: usize = 512;
+
 /// Completions copied out of the ring before they are dispatched.
 pub const COMPLETIONS_PER_TURN: usize = 256;
 /// Requests started in one turn of the loop: keeps the time between two looks at the completions bounded.
@@ -104,5 +117,6 @@ const _: () = assert!(CONNECTIONS_PER_WORKER_MAX < 1 << 24);
 const _: () = assert!(RECV_BUFFERS_MAX <= 1 << 15);
 const _: () = assert!(CQ_ENTRIES_MAX >= SQ_ENTRIES_MAX);
 const _: () = assert!(REQUEST_HEAD_BYTES_MAX < TLS_PIECE_BYTES && TLS_PIECE_BYTES < TLS_AREA_BYTES);
+const _: () = assert!(FETCH_BYTES_MAX.is_multiple_of(CHUNK_BYTES) && FETCH_BYTES_MAX <= AHEAD_BYTES);
 const _: () = assert!(SPANS_PER_SEND_MAX < 1024);
 const _: () = assert!(SEND_BYTES_MAX < i32::MAX as u64);

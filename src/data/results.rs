@@ -262,8 +262,11 @@ pub struct Cost {
     pub stale_completions: u64,
     /// Completions read.
     pub completions: u64,
-    /// Sends of a body that was not known to be resident.
+    /// Requests whose body had to be read from the disk before it could be sent.
     pub cold_slices: u64,
+    /// Times that the worker itself touched a page that was on the disk, and stood still with all its connections.
+    #[serde(default)]
+    pub major_faults: u64,
     /// Voluntary context switches.
     pub switches_voluntary: u64,
     /// Involuntary context switches.

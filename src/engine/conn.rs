@@ -13,8 +13,8 @@ use super::stamps::Chain;
 /// Where a slot stands.
 ///
 /// ```text
-/// Closed --open--> Connecting --> (Handshaking) --> Idle <--> Busy --> Closing --all final--> Closed
-///                       '--------------'------ failed -------------------^
+/// Closed --open--> Connecting --> (Handshaking) --> Idle <--> (Fetching) <--> Busy --> Closing --all final--> Closed
+///                       '--------------'------ failed -----------------------------------^
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -27,6 +27,9 @@ pub(super) enum State {
     Handshaking,
     /// Open, receive armed, nothing asked.
     Idle,
+    /// Open, receive armed, nothing asked; the body of the request that is on it is being read from the disk. It waits for its
+    /// connection still ([`flag::WAITED`]).
+    Fetching,
     /// A request is on it.
     Busy,
     /// Shut down; waits for what is in the kernel.
@@ -87,9 +90,13 @@ pub(super) mod mark {
     pub const GOES_ON: u8 = 1 << 4;
     /// The idle connection belongs to a session (`--reuse session`).
     pub const HELD: u8 = 1 << 5;
+    /// The request waited for the disk.
+    pub const COLD: u8 = 1 << 6;
+    /// The disk could not be asked: the request is sent without looking again.
+    pub const BLIND: u8 = 1 << 7;
 
     /// What belongs to one request.
-    pub const OF_REQUEST: u8 = PREFILL | CANCEL | CANCELLED | OLD | GOES_ON;
+    pub const OF_REQUEST: u8 = PREFILL | CANCEL | CANCELLED | OLD | GOES_ON | COLD | BLIND;
 }
 
 /// What a completion touches. One cache line.
@@ -146,7 +153,7 @@ impl Conn {
     /// True when a receive is to be armed.
     #[inline]
     pub const fn receives(&self) -> bool {
-        matches!(self.state, State::Handshaking | State::Idle | State::Busy)
+        matches!(self.state, State::Handshaking | State::Idle | State::Fetching | State::Busy)
     }
 
     #[inline]
@@ -190,6 +197,9 @@ pub(super) struct Trip {
     pub unnotified_bytes: u64,
     /// The send in the kernel goes by `sendfile`.
     pub by_file: bool,
+    /// What of the body is being read from the disk: its first byte in the data file, and how many.
+    pub fetch_from: u64,
+    pub fetch_bytes: u32,
     /// When the connect began, and how long it took when it was on this request's behalf.
     pub connect_began: Nanos,
     pub connect_ns: u64,
@@ -222,6 +232,8 @@ impl Trip {
         phase: 0,
         unnotified_bytes: 0,
         by_file: false,
+        fetch_from: 0,
+        fetch_bytes: 0,
         connect_began: Nanos::NONE,
         connect_ns: u64::MAX,
         tls_began: Nanos::NONE,

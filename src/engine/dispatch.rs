@@ -78,6 +78,7 @@ impl<I: Io> Worker<'_, I> {
             Op::Connect if self.conns[conn.index()].state == State::Connecting => {
                 self.connected(conn, completion.result, now);
             }
+            Op::Fetch => self.fetched(conn, completion.result, now),
             // Writes of spools never come here: the ring deals with them.
             Op::Connect | Op::Cancel | Op::Write => {}
         }
@@ -256,7 +257,7 @@ impl<I: Io> Worker<'_, I> {
         match c.state {
             State::Busy if !c.has(flag::ANSWERED) => return true,
             // Bytes that no request asked for: whatever they are, they must not be taken for the next response.
-            State::Idle => self.begin_close(conn),
+            State::Idle | State::Fetching => self.unasked(conn),
             State::Busy => self.conns[conn.index()].set(flag::LAST),
             State::Closed | State::Connecting | State::Handshaking | State::Closing => {}
         }
@@ -522,7 +523,7 @@ impl<I: Io> Worker<'_, I> {
             return;
         }
         match self.conns[conn.index()].state {
-            State::Idle => self.begin_close(conn),
+            State::Idle | State::Fetching => self.unasked(conn),
             State::Busy if result == 0 => self.peer_closed(conn, now),
             State::Busy => self.lost(conn, ErrorClass::Reset, errno_text(-result), now),
             State::Handshaking if result == 0 => self.handshake_failed(conn, "closed during the handshake", now),

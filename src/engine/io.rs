@@ -1,5 +1,7 @@
 //! What the engine needs of a ring, so that the same worker runs on the kernel's and on a simulated one.
 
+use std::ops::Range;
+
 use crate::{
     data::{ConnId, Result, Span},
     sys::ring::{BufferId, Completion, Copying, Op, Ring, SendRefused},
@@ -34,6 +36,12 @@ pub trait Io {
         spans: &[Span],
         skip: u64,
     ) -> Result<(), SendRefused>;
+    /// The first stretch of spans that has to be read from the disk.
+    fn cold(&mut self, spans: &[Span]) -> Option<Range<u64>>;
+    /// Brings a stretch of the map into memory.
+    fn fetch(&mut self, conn: ConnId, generation: u16, range: &Range<u64>);
+    /// A stretch was brought in.
+    fn fetched(&mut self, range: Range<u64>);
     /// Arms the receive.
     fn recv(&mut self, conn: ConnId, generation: u16);
     /// Ends both directions.
@@ -112,6 +120,16 @@ impl Io for Ring {
         skip: u64,
     ) -> Result<(), SendRefused> {
         Ring::send_file(self, conn, generation, head, spans, skip)
+    }
+    #[inline]
+    fn cold(&mut self, spans: &[Span]) -> Option<Range<u64>> {
+        Ring::cold(self, spans)
+    }
+    fn fetch(&mut self, conn: ConnId, generation: u16, range: &Range<u64>) {
+        Ring::fetch(self, conn, generation, range);
+    }
+    fn fetched(&mut self, range: Range<u64>) {
+        Ring::fetched(self, range);
     }
     #[inline]
     fn recv(&mut self, conn: ConnId, generation: u16) {

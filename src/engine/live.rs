@@ -16,6 +16,8 @@ pub struct Live {
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
     connections: AtomicU64,
+    /// Where the worker is in the order of the records: its phase in the upper bits, its next unit in the lower ones.
+    position: AtomicU64,
     /// Latencies of the successes on the coarse scale of the timeline.
     cells: [AtomicU32; LATENCY_CELLS],
 }
@@ -64,6 +66,10 @@ impl Meeting {
     }
 }
 
+/// More units than any run plays; the phases are in the bits above.
+const UNIT_BITS: u32 = 48;
+const UNIT_MASK: u64 = (1 << UNIT_BITS) - 1;
+
 impl Default for Live {
     fn default() -> Self {
         Self {
@@ -75,6 +81,7 @@ impl Default for Live {
             sent_bytes: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
             connections: AtomicU64::new(0),
+            position: AtomicU64::new(0),
             cells: std::array::from_fn(|_| AtomicU32::new(0)),
         }
     }
@@ -113,6 +120,18 @@ impl Live {
         self.sent_bytes.store(counts.sent_bytes, Ordering::Relaxed);
         self.received_bytes.store(counts.received_bytes, Ordering::Relaxed);
         self.connections.store(counts.connections, Ordering::Relaxed);
+    }
+
+    /// Shows where the worker is in the order of the records.
+    #[inline]
+    pub fn show_position(&self, phase: usize, unit: u64) {
+        self.position.store((phase as u64) << UNIT_BITS | (unit & UNIT_MASK), Ordering::Relaxed);
+    }
+
+    /// Phase and next unit, as shown last; 0 and 0 before.
+    pub fn position(&self) -> (usize, u64) {
+        let at = self.position.load(Ordering::Relaxed);
+        ((at >> UNIT_BITS) as usize, at & UNIT_MASK)
     }
 
     /// Adds one latency.

@@ -5,6 +5,7 @@
 //!
 //! This file is a little long: it is the one place that knows how a run is put together, from the plan to the merged results.
 
+mod ahead;
 mod conn;
 mod dispatch;
 pub mod io;
@@ -52,7 +53,8 @@ use crate::{
     pace::{Agenda, Edges, Graph, Place, Roots},
     sys::{
         clock::{self, Clock},
-        cpu,
+        cpu, limit,
+        resident::Resident,
         ring::{Ring, RingConfig},
         signal,
     },
@@ -65,6 +67,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const CHANGED_TOLD_NS: u64 = 100_000_000;
 /// When a connect's first packet is sent again, less a little for the clock (RFC 6298 §2.1: a second).
 const SYN_AGAIN_NS: u64 = 990_000_000;
+/// Fewer pages than these are the program's own, read when they are first used.
+const FAULTS_TOLD: u64 = 32;
 /// How long before the start the workers are released: enough for all of them to wake.
 const LEAD_NS: u64 = 2_000_000;
 /// Send-area bytes for small bodies over all connections of a worker: 4 MiB, so that 10,000 connections stay within 8 MiB.
@@ -124,6 +128,7 @@ pub fn run_phases(phases: Vec<Phase>, view: Arc<View>, observe: &mut dyn FnMut(&
         legs: phases.into_iter().map(|p| leg(p, &view, workers)).collect::<Result<_>>()?,
         clock: Clock::start(),
         tls: tls::Settings::new(&plan)?,
+        resident: Arc::new(Resident::new(view.map().clone(), limit::page_memory())),
         view,
         plan,
     };
@@ -136,7 +141,17 @@ pub fn run_phases(phases: Vec<Phase>, view: Arc<View>, observe: &mut dyn FnMut(&
         working: AtomicUsize::new(workers),
     };
     let control_thread = thread::current();
+    let over = AtomicBool::new(false);
     let ended = thread::scope(|scope| -> Result<Vec<Vec<Ended>>> {
+        // It begins before the workers do: they take some milliseconds to be ready, in which it brings in hundreds of megabytes
+        // that the page cache has. Without it they ask the kernel for each body, and go on.
+        let mut over = ahead::Over { flag: &over, thread: None };
+        if !shared.resident.all() {
+            let (shared, flag) = (&shared, over.flag);
+            let spawned =
+                thread::Builder::new().name("read-ahead".into()).spawn_scoped(scope, || ahead::run(shared, flag));
+            over.thread = spawned.ok().map(|handle| handle.thread().clone());
+        }
         let (ready, readies) = mpsc::channel();
         let mut threads = Vec::new();
         for index in 0..workers {
@@ -474,7 +489,7 @@ fn make<'a>(
             of_phase
         }));
     }
-    let mut ring = Ring::new(&config, shared.view.map().clone(), spools)?;
+    let mut ring = Ring::new(&config, shared.resident.clone(), spools)?;
     for of_phase in kept.iter().flatten() {
         of_phase.begin(&mut ring, id, anchor_unix_ns);
     }
@@ -607,6 +622,7 @@ fn gather(ended: Vec<Ended>, shared: &Shared, leg: &Leg, start: Nanos, started_u
     }
     notes.extend(dead_notes(&shared.plan, &ended));
     notes.extend(slow_connect_note(&ended));
+    notes.extend(cold_note(shared, &ended));
     let workers: Vec<WorkerResult> = ended.into_iter().map(|e| e.result).collect();
     for w in &workers {
         assert!(w.buckets.add_up(), "worker {}: {:?} do not add up", w.worker, w.buckets);
@@ -643,6 +659,28 @@ fn slow_connect_note(ended: &[Ended]) -> Option<String> {
              backlog, and sent again; it is in connect_time, not in latency"
         )
     })
+}
+
+/// What is to be known about bodies that came from the disk, and what can be done about it.
+fn cold_note(shared: &Shared, ended: &[Ended]) -> Option<String> {
+    let sum = |of: fn(&crate::data::results::Cost) -> u64| ended.iter().map(|e| of(&e.result.cost)).sum::<u64>();
+    let (cold, faults) = (sum(|c| c.cold_slices), sum(|c| c.major_faults));
+    if cold == 0 && faults < FAULTS_TOLD {
+        return None;
+    }
+    let cure = if shared.resident.fits() {
+        "they are in memory now: run it again, or give a --warmup"
+    } else {
+        "the dataset is larger than half of the memory that is free: use a machine with more, or replay fewer bytes"
+    };
+    let mut note = format!(
+        "{cold} bodies were not in memory and waited for the client's disk: the wait is before their start, in schedule_lag \
+         and in the figures from the schedule, and in no other latency; {cure}"
+    );
+    if faults >= FAULTS_TOLD {
+        note.push_str(&format!("; {faults} times a worker itself stood still for the disk, with all its connections"));
+    }
+    Some(note)
 }
 
 /// Names the dead among several addresses of a target; where there is one alone, its error class says all.

@@ -129,7 +129,7 @@ impl<I: Io> Worker<'_, I> {
         match self.conns[conn.index()].state {
             State::Handshaking => self.handshake_failed(conn, "closed during the handshake", now),
             State::Busy => self.peer_closed(conn, now),
-            _ => self.begin_close(conn),
+            _ => self.unasked(conn),
         }
     }
 
@@ -140,7 +140,7 @@ impl<I: Io> Worker<'_, I> {
             State::Handshaking => self.handshake_failed(conn, "", now),
             State::Busy if c.has(flag::ANSWERED) => self.answered(conn, true, now),
             State::Busy => self.fail(conn, ErrorClass::Tls, "", now),
-            _ => self.begin_close(conn),
+            _ => self.unasked(conn),
         }
     }
 }

@@ -1,4 +1,7 @@
-//! What happens to connection slots: taken, opened, kept, closed, timed out.
+//! What happens to connection slots: taken, opened, kept, closed, timed out. The file is a little long, as what may follow what is
+//! read as one.
+
+use std::ops::Range;
 
 use super::{
     conn::{State, flag, mark},
@@ -337,6 +340,51 @@ impl<I: Io> Worker<'_, I> {
         self.shut(conn);
     }
 
+    /// Something came over a connection that nothing was asked of, or its time is over: it is of no more use. A request whose body
+    /// is still on its way from the disk gets another.
+    pub(super) fn unasked(&mut self, conn: ConnId) {
+        let c = &self.conns[conn.index()];
+        if c.state == State::Fetching { self.close_and_reopen(conn, c.target) } else { self.begin_close(conn) }
+    }
+
+    /// Reads what a request's body wants from the disk, without waiting for it: the connection stays as it is meanwhile, and
+    /// nothing of the request has begun. The wait is between its due time and its start.
+    #[cold]
+    pub(super) fn fetch(&mut self, conn: ConnId, range: Range<u64>) {
+        let c = &mut self.conns[conn.index()];
+        c.state = State::Fetching;
+        c.set(flag::WAITED);
+        c.in_kernel += 1;
+        if !c.is(mark::COLD) {
+            c.marks |= mark::COLD;
+            self.tally.result.cost.cold_slices += u64::from(!c.has(flag::WARMUP));
+        }
+        let trip = &mut self.trips[conn.index()];
+        (trip.fetch_from, trip.fetch_bytes) = (range.start, (range.end - range.start) as u32);
+        self.io.fetch(conn, self.conns[conn.index()].generation, &range);
+    }
+
+    /// A part of a body is in memory, or could not be brought there.
+    #[cold]
+    pub(super) fn fetched(&mut self, conn: ConnId, result: i32, now: Nanos) {
+        let trip = &self.trips[conn.index()];
+        if result == 0 {
+            self.io.fetched(trip.fetch_from..trip.fetch_from + u64::from(trip.fetch_bytes));
+        }
+        let c = &mut self.conns[conn.index()];
+        if c.state != State::Fetching {
+            return;
+        }
+        if result == -libc::EFAULT {
+            return self.fail_changed(conn, now);
+        }
+        if result < 0 {
+            c.marks |= mark::BLIND;
+        }
+        // The server's time to keep it idle may have run out meanwhile.
+        if self.deadlines[conn.index()] <= now { self.unasked(conn) } else { self.begin(conn, now) }
+    }
+
     /// The request of a kept connection that turned out to be closed goes out again, on a new one. It is still the same request:
     /// it began when it was sent first.
     #[cold]
@@ -485,7 +533,7 @@ impl<I: Io> Worker<'_, I> {
             // A peer that acknowledges nothing keeps a zero-copy send's memory in the kernel, and with it the slot.
             State::Closing => self.io.abort(conn),
             // The server said how long it keeps an idle connection, and that time is all but over.
-            State::Idle => self.begin_close(conn),
+            State::Idle | State::Fetching => self.unasked(conn),
             State::Closed => {}
         }
     }
@@ -537,7 +585,7 @@ impl<I: Io> Worker<'_, I> {
                 self.end_request(conn, Outcome::Cut, "", now);
                 self.begin_close(conn);
             }
-            State::Connecting | State::Handshaking if c.has(flag::WAITED) => {
+            State::Connecting | State::Handshaking | State::Fetching if c.has(flag::WAITED) => {
                 self.give_up_waiting(conn, now);
                 self.begin_close(conn);
             }

@@ -28,6 +28,7 @@ use crate::{
         area::Area,
         clock::Clock,
         cpu,
+        resident::Resident,
         ring::{Completion, Copying, Op},
         signal,
     },
@@ -59,6 +60,8 @@ pub(super) struct Shared {
     pub clock: Clock,
     /// None where no target has TLS.
     pub tls: Option<Settings>,
+    /// What of the bodies is in memory.
+    pub resident: Arc<Resident>,
 }
 
 /// Request heads, made at set-up: `templates + 1` a target, the run's own first.
@@ -346,7 +349,11 @@ impl<'a, I: Io> Worker<'a, I> {
         cost.longest_batch_ns = cost.longest_batch_ns.max(now.since(self.dispatched));
         self.account_in_flight(now);
         self.tally.result.cost.turns += 1;
-        self.shared.live[self.index].show(&self.counts);
+        let live = &self.shared.live[self.index];
+        live.show(&self.counts);
+        if !self.shared.resident.all() {
+            live.show_position(self.phase, self.agenda.next_unit());
+        }
         self.show_ends();
     }
 
@@ -461,12 +468,19 @@ impl<'a, I: Io> Worker<'a, I> {
         }
     }
 
-    /// Hands the first bytes of a request to the ring. The connection is open and free.
+    /// Hands the first bytes of a request to the ring, once its body is in memory. The connection is open and free.
     #[inline]
     pub(super) fn begin(&mut self, conn: ConnId, now: Nanos) {
         let shared = self.shared;
+        let c = &self.conns[conn.index()];
+        if !shared.resident.all()
+            && !c.is(mark::BLIND)
+            && let Some(range) = self.io.cold(shared.view.spans(c.record))
+        {
+            return self.fetch(conn, range);
+        }
         let c = &mut self.conns[conn.index()];
-        debug_assert!(c.state == State::Idle && !c.has(flag::SEND));
+        debug_assert!(matches!(c.state, State::Idle | State::Fetching) && !c.has(flag::SEND));
         c.state = State::Busy;
         c.clear(flag::WAITED);
         let again = c.start.is_some();
@@ -654,6 +668,7 @@ impl<'a, I: Io> Worker<'a, I> {
         cost.cpu_system_ns = after.system_ns - before.system_ns;
         cost.switches_voluntary = after.voluntary - before.voluntary;
         cost.switches_involuntary = after.involuntary - before.involuntary;
+        cost.major_faults = after.major_faults - before.major_faults;
         cost.wall_ns = self.shared.clock.now().since(start);
         // Spinning for a due time uses the core and is no work: a worker that spins is not busy.
         cost.idle_ns = cost.wall_ns.saturating_sub(cost.cpu_user_ns + cost.cpu_system_ns) + self.spun_ns;

@@ -238,6 +238,12 @@ impl Agenda {
         self.cap.until_ns()
     }
 
+    /// Running number of the next root, over all workers and passes.
+    #[inline]
+    pub const fn next_unit(&self) -> u64 {
+        self.source.next_unit()
+    }
+
     /// Session instance of the later turn that is due first.
     #[inline]
     pub fn later_instance(&self) -> Option<u32> {

@@ -19,4 +19,4 @@ pub use cap::ramp_of_slots;
 pub use graph::{Edges, Graph};
 pub use order::draw;
 pub use roots::{Place, Roots};
-pub use source::{Next, Source, Unit};
+pub use source::{Next, Source, Unit, record_ahead};

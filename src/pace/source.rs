@@ -57,6 +57,24 @@ pub struct Source {
     due_ns: Option<u64>,
 }
 
+/// Which record a root of a plan is, known ahead of its turn; none when it is not played.
+pub fn record_ahead(roots: &Roots, plan: &Plan, unit: u64) -> Option<RecordId> {
+    let n = roots.count();
+    let played = n > 0 && plan.stop.passes.is_none_or(|passes| unit < passes.saturating_mul(n));
+    played.then(|| record_of(roots, order_of(roots, plan), plan.seed, unit))
+}
+
+/// A schedule has one order: that of its times.
+fn order_of(roots: &Roots, plan: &Plan) -> Order {
+    if roots.timed() { Order::Sequential } else { plan.order }
+}
+
+#[inline]
+fn record_of(roots: &Roots, order: Order, seed: u64, unit: u64) -> RecordId {
+    let n = roots.count();
+    roots.record(order::position(order, seed, n, unit / n, unit % n))
+}
+
 impl Source {
     /// The part of worker `worker` of `workers`.
     ///
@@ -72,8 +90,7 @@ impl Source {
         };
         let end = plan.stop.passes.map_or(u64::MAX, |passes| passes.saturating_mul(roots.count()));
         let mut source = Self {
-            // A schedule has one order: that of its times.
-            order: if roots.timed() { Order::Sequential } else { plan.order },
+            order: order_of(&roots, plan),
             seed: plan.seed,
             arrivals,
             lanes,
@@ -122,6 +139,12 @@ impl Source {
         self.unit = self.unit.saturating_add(n.saturating_mul(self.stride));
         self.due_ns = None;
         Some(n)
+    }
+
+    /// Running number of the next root.
+    #[inline]
+    pub const fn next_unit(&self) -> u64 {
+        self.unit
     }
 
     /// True when there are roots left.
@@ -177,10 +200,9 @@ impl Source {
     #[inline]
     pub fn take(&mut self) -> Unit {
         debug_assert!(self.has_roots());
-        let n = self.roots.count();
-        let position = order::position(self.order, self.seed, n, self.unit / n, self.unit % n);
         let Sitting { slot, turns, .. } = self.sitting;
-        let unit = Unit { index: self.unit, record: self.roots.record(position), slot, turns };
+        let record = record_of(&self.roots, self.order, self.seed, self.unit);
+        let unit = Unit { index: self.unit, record, slot, turns };
         if self.lanes.is_some() {
             self.sit();
         } else {
@@ -222,11 +244,14 @@ mod tests {
                 for w in 0..workers {
                     let mut s = Source::new(roots(10, &p.shape), &p, w, workers).unwrap();
                     while s.next_root() != Next::Never {
+                        let ahead = record_ahead(&s.roots, &p, s.next_unit());
                         let u = s.take();
+                        assert_eq!(ahead, Some(u.record));
                         seen[u.record.index()] += 1;
                         units.push(u.index);
                     }
                 }
+                assert_eq!(record_ahead(&roots(10, &p.shape), &p, 30), None, "three passes are thirty roots");
                 units.sort_unstable();
                 assert_eq!(units, (0..30).collect::<Vec<_>>());
                 assert_eq!(seen, [3; 10], "{order:?} {workers}");

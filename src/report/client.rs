@@ -21,6 +21,9 @@ pub const LAG_MAX_NS: u64 = MILLISECOND;
 /// Nor are those later than this share of the median latency.
 pub const LAG_SHARE_MAX: f64 = 0.01;
 
+/// More bodies than this share that waited for the client's own disk: what was measured is that disk, too.
+pub const COLD_SHARE_MAX: f64 = 0.01;
+
 /// `client` of `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Client {
@@ -78,8 +81,11 @@ pub struct Counters {
     pub buffers_out: u64,
     /// Completions of a slot's earlier use.
     pub stale_completions: u64,
-    /// Sends of a body that was not known to be resident.
+    /// Requests whose body had to be read from the disk before it could be sent.
     pub cold_slices: u64,
+    /// Times that a worker stood still until a page was read from the disk.
+    #[serde(default)]
+    pub major_faults: u64,
     /// Voluntary context switches.
     pub switches_voluntary: u64,
     /// Involuntary context switches.
@@ -127,6 +133,7 @@ fn counters(cost: &Cost) -> Counters {
         buffers_out: cost.buffers_out,
         stale_completions: cost.stale_completions,
         cold_slices: cost.cold_slices,
+        major_faults: cost.major_faults,
         switches_voluntary: cost.switches_voluntary,
         switches_involuntary: cost.switches_involuntary,
         encoded_streams: cost.encoded_streams,
@@ -147,6 +154,7 @@ fn sum(costs: impl Iterator<Item = Cost>) -> Cost {
         all.buffers_out += c.buffers_out;
         all.stale_completions += c.stale_completions;
         all.cold_slices += c.cold_slices;
+        all.major_faults += c.major_faults;
         all.switches_voluntary += c.switches_voluntary;
         all.switches_involuntary += c.switches_involuntary;
         all.encoded_streams += c.encoded_streams;
@@ -206,7 +214,8 @@ fn worker(w: &WorkerFigures) -> Worker {
 /// Says whether the client may have been the limit, and why.
 ///
 /// It may when a worker was busy for more than 95 % of the window, or, in an open loop, when the p99 of start - due is over
-/// 1 ms and over 1 % of the median latency, or due requests were dropped though not all slots were ever in use.
+/// 1 ms and over 1 % of the median latency, or due requests were dropped though not all slots were ever in use; or when over 1 %
+/// of the bodies came from the disk.
 pub(super) fn judge(summary: &mut Summary, merged: &Merged) {
     let mut limits = Vec::new();
     if let Some(busy) = summary.client.busy_max.filter(|&b| b > BUSY_MAX) {
@@ -222,6 +231,14 @@ pub(super) fn judge(summary: &mut Summary, merged: &Merged) {
     }
     if let Some(missed) = missed_with_free_slots(summary) {
         limits.push(format!("{} due requests were dropped as missed while slots were free", show_count(missed)));
+    }
+    let (cold, issued) = (summary.client.totals.cold_slices, summary.requests.issued);
+    if cold as f64 > COLD_SHARE_MAX * issued as f64 {
+        limits.push(format!(
+            "{} of {} bodies had to be read from the disk first",
+            show_count(cold),
+            show_count(issued)
+        ));
     }
     summary.client.limited_by_client = !limits.is_empty();
     summary.client.limits = limits;

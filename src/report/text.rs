@@ -679,7 +679,8 @@ fn client_cost(s: &Summary) -> String {
         (t.cq_overflow, "completion queue overflows"),
         (t.buffers_out, "times the receive buffers ran out"),
         (t.stale_completions, "stale completions"),
-        (t.cold_slices, "bodies that may not have been resident"),
+        (t.cold_slices, "bodies that waited for the disk"),
+        (t.major_faults, "times a worker stood still for the disk"),
         (t.encoded_streams, "encoded streams that could not be looked into"),
     ] {
         if n > 0 {

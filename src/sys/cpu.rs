@@ -74,6 +74,12 @@ pub fn pin(core: u32) -> Result<()> {
     })
 }
 
+/// Lets the calling thread run when nobody else wants its core: work that may come late, and must not make others late.
+pub fn stand_back() {
+    // SAFETY: no pointers; on Linux the call is about the calling thread alone, and lowering its own priority is always allowed.
+    unsafe { libc::nice(19) };
+}
+
 /// CPU time and context switches of one thread so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -85,6 +91,8 @@ pub struct Usage {
     pub voluntary: u64,
     /// Involuntary context switches.
     pub involuntary: u64,
+    /// Times that it touched a page that had to be read from a disk, and waited for it.
+    pub major_faults: u64,
 }
 
 /// What the calling thread has cost.
@@ -96,6 +104,7 @@ pub fn thread_usage() -> Usage {
         system_ns: ns(usage.system_time()),
         voluntary: usage.voluntary_context_switches() as u64,
         involuntary: usage.involuntary_context_switches() as u64,
+        major_faults: usage.major_page_faults() as u64,
     }
 }
 

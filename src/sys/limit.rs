@@ -38,6 +38,17 @@ pub fn ensure_files(connections: u64) -> Result<()> {
     })
 }
 
+/// Memory that the pages of files can have, bytes: what the machine has available, or the control group's limit where that is
+/// less. Everything, where neither can be read.
+pub fn page_memory() -> u64 {
+    let available = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    });
+    let group = super::cgroup::limits().memory_bytes.unwrap_or(u64::MAX);
+    available.map_or(u64::MAX, |kib| kib << 10).min(group)
+}
+
 /// `kernel.io_uring_disabled`: 0 on, 1 for the privileged alone, 2 off; none where the kernel has no such switch.
 pub fn io_uring_disabled() -> Option<u32> {
     fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?.trim().parse().ok()

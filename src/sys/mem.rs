@@ -11,7 +11,7 @@ use std::{
     io,
     ops::Range,
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd},
         unix::fs::MetadataExt,
     },
     sync::{
@@ -191,6 +191,40 @@ impl Map {
             // Advice only: a kernel that refuses it reads the pages when they are touched.
             let _ = self.memory.advise_range(Advice::WillNeed, range.start, range.len());
         }
+    }
+
+    /// True when the kernel tells this process which pages of the file are in memory: of a file that is another user's, and that
+    /// this one may not write, it says that all are (`mincore(2)`). Anonymous memory is nobody else's.
+    pub fn tells_residency(&self) -> bool {
+        let Some((_, file, _)) = &self.backing else { return true };
+        let user = nix::unistd::geteuid();
+        let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+        user.is_root()
+            || file.metadata().is_ok_and(|m| m.uid() == user.as_raw())
+            || nix::unistd::access(path.as_str(), nix::unistd::AccessFlags::W_OK).is_ok()
+    }
+
+    /// True when every page of a range is in memory, read or not by this process; what is outside the map does not count. False
+    /// when the kernel does not say.
+    pub fn is_in_memory(&self, range: Range<u64>) -> bool {
+        /// Pages asked about in one call, on the stack: 1 MiB of the common page size.
+        const PAGES: usize = 256;
+        let Some(range) = self.clip(range) else { return true };
+        let page = PAGE_BYTES.load(Ordering::Relaxed);
+        let mut present = [0u8; PAGES];
+        let mut at = range.start;
+        while at < range.end {
+            let bytes = (range.end - at).min(PAGES * page);
+            let address = self.memory[at..].as_ptr().cast_mut().cast();
+            // SAFETY: `at` is a page of this live map and `bytes` stay inside it (clip); the call writes a byte for each of at
+            // most PAGES pages.
+            let said = unsafe { libc::mincore(address, bytes, present.as_mut_ptr()) };
+            if said != 0 || present[..bytes.div_ceil(page)].iter().any(|p| p & 1 == 0) {
+                return false;
+            }
+            at += bytes;
+        }
+        true
     }
 
     /// The file below; none for anonymous memory.

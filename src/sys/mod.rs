@@ -5,11 +5,13 @@
 #![allow(unsafe_code)]
 
 pub mod area;
+pub mod cgroup;
 pub mod clock;
 pub mod cpu;
 pub mod fs;
 pub mod limit;
 pub mod mem;
+pub mod resident;
 pub mod ring;
 mod sendfile;
 pub mod signal;

@@ -12,6 +12,7 @@ use std::{
     io,
     mem::ManuallyDrop,
     net::{IpAddr, SocketAddr},
+    ops::Range,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     ptr,
     sync::{
@@ -29,10 +30,16 @@ use memmap2::MmapMut;
 use super::{
     limit,
     mem::Map,
+    resident::Resident,
     sendfile, sock,
     spool::{BlockWrite, Spools},
 };
-use crate::data::{ConnId, Error, Result, Span, limits, net::SocketOptions, plan::Address};
+use crate::data::{
+    ConnId, Error, Result, Span,
+    limits::{self, CHUNK_BYTES},
+    net::SocketOptions,
+    plan::Address,
+};
 
 /// The operations that a worker asks for; the tag of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +55,8 @@ pub enum Op {
     Cancel = 4,
     /// Write a block of a spool; the ring deals with its completion itself.
     Write = 5,
+    /// Bring a part of the body map into memory.
+    Fetch = 7,
 }
 
 /// In a completion's name: a wait for room in the socket. It is told as a send's completion.
@@ -136,6 +145,7 @@ fn unpack(user_data: u64) -> Option<(Op, ConnId, u16)> {
         3 => Op::Recv,
         4 => Op::Cancel,
         5 => Op::Write,
+        7 => Op::Fetch,
         _ => return None,
     };
     Some((op, ConnId((user_data & 0xff_ffff) as u32), (user_data >> 24) as u16))
@@ -163,8 +173,9 @@ struct KernelMemory {
     addresses: Box<[sock::KernelAddress]>,
     /// Receive buffers.
     recv: RecvBuffers,
-    /// Bodies.
+    /// Bodies, and what of them is in memory.
     map: Arc<Map>,
+    resident: Arc<Resident>,
     /// Blocks of spools.
     spools: Spools,
 }
@@ -201,7 +212,7 @@ impl Ring {
     /// to through it, by their index.
     ///
     /// Errors: [`Error::Environment`] with the cure where the kernel or a limit refuses.
-    pub fn new(config: &RingConfig, map: Arc<Map>, spools: Vec<File>) -> Result<Self> {
+    pub fn new(config: &RingConfig, resident: Arc<Resident>, spools: Vec<File>) -> Result<Self> {
         let connections = config.connections.clamp(1, limits::CONNECTIONS_PER_WORKER_MAX);
         let (uring, mut notes) = set_up(connections)?;
         let mut probe = Probe::new();
@@ -222,7 +233,8 @@ impl Ring {
             messages: vec![EMPTY_MESSAGE; slots].into(),
             addresses: config.addresses.iter().map(sock::kernel_address).collect::<Result<Vec<_>>>()?.into(),
             recv,
-            map,
+            map: resident.map().clone(),
+            resident,
             spools: Spools::new(spools).map_err(|e| refused("mmap", &e))?,
         };
         let mut ring = Self {
@@ -246,6 +258,9 @@ impl Ring {
         };
         ring.register_recv_buffers()?;
         ring.register_busy_poll();
+        // The first is for files, and stays as it is; the other is for the rest, which here are fetches alone. A kernel that
+        // does not know the call makes as many threads as it likes.
+        let _ = ring.uring.submitter().register_iowq_max_workers(&mut [0, limits::FETCHES_AT_ONCE]);
         Ok(ring)
     }
 
@@ -437,6 +452,31 @@ impl Ring {
         let (op, more, notification, buffer) = (Op::Send, false, false, None);
         self.done.push(Completion { op, conn, generation, result, more, notification, buffer });
         Ok(())
+    }
+
+    /// The first stretch of spans that has to be read from the disk; none when all of them can be sent without waiting.
+    #[inline]
+    pub fn cold(&self, spans: &[Span]) -> Option<Range<u64>> {
+        self.memory.resident.cold(spans)
+    }
+
+    /// Brings a stretch of the body map into memory, on a thread of the kernel's: its completion has 0 for a result, or EFAULT
+    /// where the file has no such bytes any more. What is outside the map is not asked for.
+    pub fn fetch(&mut self, conn: ConnId, generation: u16, range: &Range<u64>) {
+        let map = &self.memory.map;
+        let end = range.end.min(map.len());
+        let start = range.start.min(end) / CHUNK_BYTES * CHUNK_BYTES;
+        // SAFETY: `start` is at most the map's length, so the pointer stays within one allocation.
+        let address = unsafe { map.as_ptr().add(start as usize) };
+        let length = (end - start) as libc::off_t;
+        let entry = opcode::Madvise::new(address.cast(), length, libc::MADV_POPULATE_READ).build();
+        // SAFETY: the operation reads pages in and changes none; the map lives in `memory`, which outlives it (Drop).
+        unsafe { self.push(entry, pack(Op::Fetch, conn, generation)) };
+    }
+
+    /// A stretch was brought in by [`Ring::fetch`].
+    pub fn fetched(&self, range: Range<u64>) {
+        self.memory.resident.mark(range);
     }
 
     /// Arms the receive of a slot.
@@ -697,15 +737,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         if self.in_kernel > 0 {
             let _ = self.uring.submitter().register_sync_cancel(Some(Timespec::new().sec(1)), CancelBuilder::any());
-            let mut batch = [Completion {
-                op: Op::Cancel,
-                conn: ConnId(0),
-                generation: 0,
-                result: 0,
-                more: false,
-                notification: false,
-                buffer: None,
-            }; 64];
+            let mut batch = [EMPTY_COMPLETION; 64];
             // 100 rounds of at most 10 ms: what does not end in a second belongs to a peer that never acknowledges.
             for _ in 0..100 {
                 let _ = self.submit_and_wait(10_000_000);
@@ -725,6 +757,15 @@ impl Drop for Ring {
     }
 }
 
+const EMPTY_COMPLETION: Completion = Completion {
+    op: Op::Cancel,
+    conn: ConnId(0),
+    generation: 0,
+    result: 0,
+    more: false,
+    notification: false,
+    buffer: None,
+};
 const SEND_FLAGS: u32 = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
 /// IORING_SEND_ZC_REPORT_USAGE: the notification says whether the bytes were copied.
 const REPORT_USAGE: u16 = 1 << 3;
@@ -913,6 +954,7 @@ pub fn probe() -> Result<Vec<(&'static str, bool)>> {
         ("SENDMSG", opcode::SendMsg::CODE),
         ("RECV (multishot with 6.0)", opcode::Recv::CODE),
         ("ASYNC_CANCEL", opcode::AsyncCancel2::CODE),
+        ("MADVISE", opcode::Madvise::CODE),
         ("SEND_ZC", opcode::SendZc::CODE),
         ("SENDMSG_ZC", opcode::SendMsgZc::CODE),
     ]
@@ -938,7 +980,7 @@ mod tests {
 
     #[test]
     fn names_survive_packing() {
-        for op in [Op::Connect, Op::Send, Op::Recv, Op::Cancel] {
+        for op in [Op::Connect, Op::Send, Op::Recv, Op::Cancel, Op::Fetch] {
             for conn in [0, 1, 0xff_ffff] {
                 for generation in [0, 7, u16::MAX] {
                     assert_eq!(unpack(pack(op, ConnId(conn), generation)), Some((op, ConnId(conn), generation)));
@@ -946,6 +988,47 @@ mod tests {
             }
         }
         assert_eq!(unpack(0), None);
+    }
+
+    #[test]
+    fn a_stretch_that_is_on_the_disk_is_fetched_beside_the_ring() {
+        let mut file = tempfile::tempfile_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
+        let bytes = 3 * CHUNK_BYTES;
+        io::Write::write_all(&mut file, &vec![7; bytes as usize]).unwrap();
+        file.sync_all().unwrap();
+        nix::fcntl::posix_fadvise(&file, 0, 0, nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+        let map = Arc::new(Map::file(file.try_clone().unwrap(), bytes).unwrap());
+        let resident = Arc::new(Resident::new(map, u64::MAX));
+        let config = RingConfig {
+            connections: 1,
+            head_bytes: 64,
+            spans: 1,
+            recv_buffers: 16,
+            addresses: Vec::new(),
+            sources: Vec::new(),
+            options: SocketOptions::default(),
+        };
+        let mut ring = Ring::new(&config, resident, Vec::new()).unwrap();
+        let fetch = |ring: &mut Ring, range: Range<u64>| {
+            ring.fetch(ConnId(0), 5, &range);
+            let mut out = [EMPTY_COMPLETION; 4];
+            for _ in 0..500 {
+                ring.submit_and_wait(10_000_000).unwrap();
+                if ring.completions(&mut out) > 0 {
+                    break;
+                }
+            }
+            assert_eq!((out[0].op, out[0].conn, out[0].generation, ring.in_kernel()), (Op::Fetch, ConnId(0), 5, 0));
+            out[0].result
+        };
+        let all = [Span { offset: 1, bytes: bytes - 1 }];
+        // A file system in memory has nothing on a disk; then the fetch alone is seen.
+        let range = ring.cold(&all).unwrap_or(0..bytes);
+        assert_eq!(fetch(&mut ring, range.clone()), 0);
+        ring.fetched(range);
+        assert_eq!(ring.cold(&all), None);
+        file.set_len(0).unwrap();
+        assert_eq!(fetch(&mut ring, 0..bytes), -libc::EFAULT, "the file has no such bytes any more");
     }
 
     #[test]

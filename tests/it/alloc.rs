@@ -224,3 +224,40 @@ fn no_shape_allocates_under_load_and_no_change_from_phase_to_phase_does() {
         assert_eq!((allocated, issued), (0, *want), "{what}");
     }
 }
+
+/// Bodies of 256 KiB in an entry whose pages are dropped from memory, as after a restart of the machine.
+fn cold_entry(folder: &std::path::Path, records: usize) -> Arc<View> {
+    let dataset = folder.join("large.jsonl");
+    let line = |k: usize| format!("{{\"n\":{k},\"x\":\"{}\"}}\n", format!("{k:08}").repeat(32 << 10));
+    std::fs::write(&dataset, (0..records).map(line).collect::<String>()).unwrap();
+    let request = BuildRequest::new(vec![Origin::Path(dataset)], Some(folder.join("cache")));
+    let open = || open_or_build(&request, &How::new(1, &false.into(), &|_| ())).unwrap();
+    let entry = open().entry.unwrap();
+    let data = std::fs::File::open(entry.join("dataset.dat")).unwrap();
+    data.sync_all().unwrap();
+    let view = open().view;
+    nix::fcntl::posix_fadvise(&data, 0, 0, nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+    view
+}
+
+#[test]
+fn bodies_that_are_on_the_disk_arrive_whole_and_no_worker_stands_still_for_them() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let records = 192;
+    let view = cold_entry(folder.path(), records);
+    let options = target::Options::parse("mode=check").unwrap();
+    let server = target::start(target::Listen::Tcp(([127, 0, 0, 1], 0).into()), &options, &[None]).unwrap();
+    let target::Listen::Tcp(address) = *server.addr() else { unreachable!() };
+    let mut plan = plan(address, Shape::Closed);
+    (plan.warmup, plan.stop.requests) = (Warmup::None, Some(records as u64));
+    let before = while_quiet();
+    let result = engine::run(plan, view, None, &mut |_| {}).unwrap();
+    assert_eq!(while_quiet() - before, 0, "a wait for the disk allocates nothing");
+    let counts = server.stop();
+    let worker = &result.workers[0];
+    assert_eq!((worker.buckets.succeeded, counts.verified, counts.wrong), (records as u64, records as u64, 0));
+    // Each would read 128 KiB around it: touched by the worker itself, these bodies would be some 400.
+    assert!(worker.cost.major_faults < 32, "{:?}", worker.cost);
+    let told = result.notes.iter().any(|note| note.contains("waited for the client's disk"));
+    assert_eq!(told, worker.cost.cold_slices > 0, "{:?}", result.notes);
+}

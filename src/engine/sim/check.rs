@@ -25,7 +25,7 @@ use crate::{
         rows::Kept,
         worker::{SendRule, Shared, Worker},
     },
-    sys::clock::Clock,
+    sys::{clock::Clock, resident::Resident},
 };
 
 /// Runs of one test when nothing else is asked for.
@@ -83,6 +83,7 @@ fn case(seed: u64) -> Case {
         ends: some(600),
         no_memory: some(400),
         copied: some(1000),
+        cold: some(700),
         ..Faults::default()
     };
     if !clean {
@@ -212,6 +213,7 @@ fn run(seed: u64, folder: &std::path::Path) {
         live: vec![Live::default()],
         clock: Clock::driven(time),
         tls: None,
+        resident: Arc::new(Resident::new(view.map().clone(), u64::MAX)),
         view: view.clone(),
         plan,
     };
@@ -272,6 +274,10 @@ fn run(seed: u64, folder: &std::path::Path) {
     for (class, hundred) in [(ErrorClass::Http3xx, 3), (ErrorClass::Http4xx, 4), (ErrorClass::Http5xx, 5)] {
         assert!(result.errors[class as usize] <= log.status_read[hundred], "{class:?}");
     }
+    let cold = result.cost.cold_slices;
+    assert!(cold <= ring.fetches && cold <= buckets.issued + buckets.missed, "{cold} waited, {} fetches", ring.fetches);
+    assert!(cold == 0 || faults.cold > 0);
+    assert!(plan.warmup != Warmup::None || (cold > 0) == (ring.fetches > 0));
     assert_eq!(result.bytes.sent, ring.taken_bytes, "bytes that the kernel took");
     let bytes = &result.bytes;
     assert_eq!(bytes.sent, bytes.sent_copied + bytes.sent_zero_copy + bytes.sent_file, "bytes by path");
@@ -341,6 +347,7 @@ fn add(sum: &mut WorkerResult, part: &WorkerResult) {
     sum.bytes.sent_copied += part.bytes.sent_copied;
     sum.bytes.sent_zero_copy += part.bytes.sent_zero_copy;
     sum.bytes.sent_file += part.bytes.sent_file;
+    sum.cost.cold_slices += part.cost.cold_slices;
     for (a, b) in sum.series.iter_mut().zip(&part.series) {
         a.count += b.count;
     }

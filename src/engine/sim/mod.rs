@@ -2,7 +2,7 @@
 //!
 //! What the kernel may do it does here far more often: short sends, receives in pieces, no buffers, multishot receives that end
 //! by themselves, zero-copy sends that fail, whose notification is late, says COPIED or only comes when the connection is aborted, connects that are refused
-//! or hang, completions in any order between connections, a completion queue that overflows. What it may not do it never does,
+//! or hang, bodies that are not in memory, completions in any order between connections, a completion queue that overflows. What it may not do it never does,
 //! and what a caller may not do is an assertion: a send area that is touched while it is in the kernel, a second receive, a
 //! close with something in flight, a buffer that is read or given back without being lent.
 //!
@@ -17,6 +17,7 @@ mod server;
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -61,6 +62,8 @@ struct Faults {
     connect_hangs: u32,
     /// A connect fails before it reaches the kernel.
     no_port: u32,
+    /// A body is not in memory, or a part of it.
+    cold: u32,
     /// The server does something other than answering well.
     server: u32,
 }
@@ -80,6 +83,7 @@ enum Event {
     Taken,
     Notified(i32),
     Arrives(Part),
+    Fetched(i32),
     Cancelled,
 }
 
@@ -108,6 +112,7 @@ struct Sock {
     connected: bool,
     receive: Option<u16>,
     sending: Option<Sending>,
+    fetching: Option<u16>,
     cancels: u32,
     shut: bool,
     inbox: VecDeque<Part>,
@@ -116,7 +121,11 @@ struct Sock {
 
 impl Sock {
     fn in_kernel(&self) -> bool {
-        self.connecting.is_some() || self.receive.is_some() || self.sending.is_some() || self.cancels > 0
+        self.connecting.is_some()
+            || self.receive.is_some()
+            || self.sending.is_some()
+            || self.fetching.is_some()
+            || self.cancels > 0
     }
 }
 
@@ -146,6 +155,8 @@ struct SimRing<'a> {
     in_kernel: u64,
     /// Bytes that the kernel took.
     taken_bytes: u64,
+    /// Stretches of bodies that were asked for.
+    fetches: u64,
     turns: u64,
     log: Log,
     /// What was appended to each spool.
@@ -189,6 +200,7 @@ impl<'a> SimRing<'a> {
             returned: Vec::new(),
             in_kernel: 0,
             taken_bytes: 0,
+            fetches: 0,
             turns: 0,
             log: Log::new(view.records()),
             spools: Vec::new(),
@@ -276,6 +288,10 @@ impl<'a> SimRing<'a> {
             Event::Arrives(part) => {
                 self.socks[conn.index()].inbox.push_back(part);
                 self.pump(conn);
+            }
+            Event::Fetched(result) => {
+                let Some(generation) = self.socks[conn.index()].fetching.take() else { return };
+                self.tell(Op::Fetch, conn, generation, result, false);
             }
             Event::Cancelled => {
                 let sock = &mut self.socks[conn.index()];
@@ -387,7 +403,7 @@ impl<'a> SimRing<'a> {
     fn start_send(&mut self, conn: ConnId, generation: u16, bytes: Vec<u8>, zero: bool) {
         let sock = &mut self.socks[conn.index()];
         assert!(sock.open && sock.connected, "a send on a socket that is not open");
-        assert!(sock.sending.is_none() && !bytes.is_empty());
+        assert!(sock.sending.is_none() && sock.fetching.is_none() && !bytes.is_empty());
         sock.sending = Some(Sending { generation, bytes, zero, told: false });
         self.in_kernel += 1;
         let delay = self.delay();
@@ -486,6 +502,30 @@ impl Io for SimRing<'_> {
         skip: u64,
     ) -> Result<(), SendRefused> {
         self.send_vector(conn, generation, head, spans, skip, Copying::Copy).map(drop)
+    }
+
+    fn cold(&mut self, spans: &[Span]) -> Option<Range<u64>> {
+        if self.chance(self.faults.cold) {
+            let span = spans[self.rng.random_range(0..spans.len())];
+            return Some(span.offset..span.end());
+        }
+        None
+    }
+
+    fn fetch(&mut self, conn: ConnId, generation: u16, range: &Range<u64>) {
+        let sock = &mut self.socks[conn.index()];
+        assert!(sock.open && sock.connected && sock.fetching.is_none(), "one fetch at a time, for an open socket");
+        assert!(sock.sending.is_none() && range.start < range.end && range.end <= self.map.len());
+        sock.fetching = Some(generation);
+        self.in_kernel += 1;
+        self.fetches += 1;
+        let result = if self.chance(self.faults.no_memory) { -libc::EAGAIN } else { 0 };
+        let delay = self.delay();
+        self.later(conn, delay, Event::Fetched(result));
+    }
+
+    fn fetched(&mut self, range: Range<u64>) {
+        assert!(range.start < range.end && range.end <= self.map.len());
     }
 
     fn recv(&mut self, conn: ConnId, generation: u16) {
