@@ -23,7 +23,7 @@ import time
 
 sys.dont_write_bytecode = True
 
-from run import Bench, Target, cpu_and_peak  # noqa: E402
+from common import Bench, Target, cpu_and_peak  # noqa: E402
 
 CIPHER = "TLS_AES_128_GCM_SHA256"
 

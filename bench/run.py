@@ -14,87 +14,19 @@ completed requests. Standard library only; what is not installed is left out.
 import argparse
 import json
 import os
-import random
 import resource
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-SIZES = [("0 (GET)", 0), ("1 KiB", 1 << 10), ("16 KiB", 16 << 10), ("100 KiB", 100 << 10), ("1 MiB", 1 << 20)]
-DATASET_BYTES = 64 << 20
+sys.dont_write_bytecode = True
+
+from common import SIZES, Bench, Target  # noqa: E402
 
 
-class Target:
-    """The built-in target in a process of its own, pinned to one core."""
-
-    def __init__(self, binary, core, *options):
-        args = [binary, "target", "--listen", "127.0.0.1:0", "--cores", str(core), "--json", *options]
-        self.process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        line = self.process.stderr.readline()
-        self.address = line.rsplit(" ", 1)[-1].strip()
-        assert ":" in self.address, line
-
-    def stop(self):
-        self.process.terminate()
-        out, _ = self.process.communicate(timeout=10)
-        return json.loads(out)
-
-
-def cpu_and_peak(args, env):
-    """Runs a program: its output, seconds of CPU, peak resident KiB, wall seconds."""
-    start = time.monotonic()
-    process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-    out, err = process.stdout.read(), process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise SystemExit(f"{' '.join(args)}: exit {process.returncode}: {err[-500:]}")
-    return out, usage.ru_utime + usage.ru_stime, usage.ru_maxrss, time.monotonic() - start
-
-
-class Bench:
-    def __init__(self, args):
-        self.binary = os.path.abspath(args.bin)
-        self.client, self.server = args.cores.split(",")
-        self.rounds, self.seconds = args.rounds, args.seconds
-        self.dir = tempfile.mkdtemp(prefix="ringload-bench-")
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("RINGLOAD_")}
-        self.env["RINGLOAD_CACHE_DIR"] = os.path.join(self.dir, "cache")
-        self.wrk = shutil.which("wrk")
-
-    def dataset(self, size):
-        """A raw_payload file of distinct bodies of one size, 64 MiB in all (at most 20,000 bodies)."""
-        path = os.path.join(self.dir, f"{size}.jsonl")
-        if not os.path.exists(path):
-            count = max(16, min(20_000, DATASET_BYTES // size))
-            with open(path, "wb") as f:
-                for i in range(count):
-                    f.write(b'{"n":%10d,"x":"' % i)
-                    f.write(random.Random(i).randbytes((size - 24) // 2 + 1).hex()[: size - 24].encode())
-                    f.write(b'"}\n')
-        return path
-
-    def ringload(self, url, *args):
-        """One run: requests a second, CPU microseconds a request, the summary, peak KiB, wall seconds."""
-        command = [self.binary, "run", url, "--cores", self.client, "-t", "1", "--json", "--quiet", *args]
-        out, cpu, peak, wall = cpu_and_peak(command, self.env)
-        summary = json.loads(out)
-        done = summary["requests"]["succeeded"]
-        assert done and not summary["requests"]["failed"], summary["errors"]
-        return summary["rate"]["succeeded_rps"], cpu * 1e6 / done, summary, peak, wall
-
-    def run_wrk(self, url, path):
-        args = ["taskset", "-c", self.client, self.wrk, "-t1", "-c64", f"-d{self.seconds}s"]
-        if path:
-            args += ["-s", os.path.join(HERE, "replay.lua")]
-        out, cpu, _, _ = cpu_and_peak([*args, url], {**self.env, "REPLAY_FILE": path or ""})
-        done = int(next(line.split()[0] for line in out.splitlines() if "requests in" in line))
-        return done / self.seconds, cpu * 1e6 / done
-
+class Bodies(Bench):
     def bodies(self):
         rows = []
         for name, size in SIZES:
@@ -183,7 +115,7 @@ def main():
     ap.add_argument("--seconds", type=int, default=2)
     ap.add_argument("--only", action="append", default=[])
     args = ap.parse_args()
-    bench = Bench(args)
+    bench = Bodies(args)
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     try:
         for name in args.only or ["bodies"]:
