@@ -44,6 +44,11 @@ def cpu_and_peak(args, env):
     return out, usage.ru_utime + usage.ru_stime, usage.ru_maxrss, time.monotonic() - start
 
 
+def rendering_s(out):
+    """CPU seconds that wrk took to render the bodies of bench/replay.lua before it sent any; 0 without the script."""
+    return sum(float(line.rsplit(" ", 1)[1]) for line in out.splitlines() if line.startswith("rendered after"))
+
+
 class Bench:
     """The client's core, the server's, a folder for data and cache, and the programs that are measured."""
 
@@ -88,6 +93,7 @@ class Bench:
         if path:
             args += ["-s", os.path.join(HERE, "replay.lua")]
         out, cpu, _, _ = cpu_and_peak([*args, url], {**self.env, "REPLAY_FILE": path or ""})
+        cpu -= rendering_s(out)
         done = int(next(line.split()[0] for line in out.splitlines() if "requests in" in line))
         return done / self.seconds, cpu * 1e6 / done
 

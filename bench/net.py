@@ -80,7 +80,7 @@ class NetBench(Bench):
         server = Nginx(self.dir, self.server)
         url = f"https://127.0.0.1:{server.port}/v1"
         print(f"TLS 1.3, {CIPHER}, 64 connections, nginx on core {self.server}, client on core {self.client}")
-        print(f"{'body':8} {'client':10} {'requests/s':>11} {'CPU us/request':>15} {'of wrk':>7}")
+        print(f"{'body':8} {'client':11} {'requests/s':>11} {'CPU us/request':>15} {'of wrk':>7}")
         try:
             for name, size in (("1 KiB", 1 << 10), ("100 KiB", 100 << 10)):
                 path = self.dataset(size)
@@ -93,7 +93,7 @@ class NetBench(Bench):
                 if self.wrk:
                     runs["wrk"] = lambda: self.run_wrk(url, path)
                 if shutil.which("oha"):
-                    runs["oha"] = lambda: self.run_oha(url, body)
+                    runs["oha, 1 body"] = lambda: self.run_oha(url, body)
                 found = {who: [] for who in runs}
                 for _ in range(self.rounds):
                     for who, go in runs.items():
@@ -101,7 +101,7 @@ class NetBench(Bench):
                 base = statistics.median(c for _, c in found["wrk"]) if self.wrk else None
                 for who, all_runs in found.items():
                     rate, cpu = (statistics.median(column) for column in zip(*all_runs))
-                    print(f"{name:8} {who:10} {rate:11.0f} {cpu:15.2f} {f'{cpu / base:7.2f}' if base else '':>7}", flush=True)
+                    print(f"{name:8} {who:11} {rate:11.0f} {cpu:15.2f} {f'{cpu / base:7.2f}' if base else '':>7}", flush=True)
         finally:
             server.stop()
         missing = [peer for peer in ("wrk", "oha") if not shutil.which(peer)]
