@@ -63,8 +63,10 @@ impl From<&str> for Doubt {
 /// How much is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Depth {
-    /// All but the bytes of the bodies.
+    /// All but the bytes of the bodies, which are believed when their file is as the builder left it.
     Index,
+    /// As [`Depth::Index`], and that the data file holds what the builder wrote.
+    Data,
     /// Everything.
     Bodies,
 }
@@ -103,7 +105,7 @@ pub(super) fn open(wanted: &Wanted<'_>, depth: Depth, memo: &Memo, threads: usiz
     };
     let stamps = stamp(&index).zip(stamp(&data));
     let began_ns = Memo::now_ns();
-    let index_kept = index.try_clone();
+    let (index_kept, data_kept) = (index.try_clone(), data.try_clone());
     let map = if manifest.index_bytes <= COPIED_BYTES {
         Map::copy_of(&index, manifest.index_bytes)
     } else {
@@ -112,7 +114,10 @@ pub(super) fn open(wanted: &Wanted<'_>, depth: Depth, memo: &Memo, threads: usiz
     let map = map.map_err(|e| Doubt::Bad(format!("index.dat cannot be read: {e}")))?;
     let data_map =
         Map::file(data, manifest.data_bytes).map_err(|e| Doubt::Bad(format!("the data cannot be mapped: {e}")))?;
-    let large = manifest.index_bytes > ALWAYS_CHECKED_BYTES && depth == Depth::Index;
+    // Nobody may have written between the look above and the map's own, from which on it sees changes by itself.
+    let still =
+        data_kept.ok().and_then(|file| stamp(&file)).filter(|now| Some(now) == stamps.as_ref().map(|(_, data)| data));
+    let large = manifest.index_bytes > ALWAYS_CHECKED_BYTES && depth != Depth::Bodies;
     let mut view = View::new(map, Arc::new(data_map), Some(manifest))?;
     agree(&view)?;
     view.keep_open(directory);
@@ -133,7 +138,11 @@ pub(super) fn open(wanted: &Wanted<'_>, depth: Depth, memo: &Memo, threads: usiz
     }
     if depth == Depth::Bodies {
         check_bodies(&view, threads)?;
-    } else if touched(&view, stamps.as_ref().map(|(_, data)| data)) && !was_checked(Checked::Data) {
+    } else if depth == Depth::Data {
+        if !view.data_is_whole(threads) {
+            return Err("dataset.dat is not what was written".into());
+        }
+    } else if touched(&view, still.as_ref()) && (still.is_none() || !was_checked(Checked::Data)) {
         if !view.data_is_whole(threads) {
             return Err("dataset.dat is damaged".into());
         }

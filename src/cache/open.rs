@@ -369,6 +369,14 @@ impl Search<'_> {
         wrote.map_err(|e| Error::file("cannot write", &path(entry::MANIFEST), e))?;
         folder::sync(temporary.path())?;
         self.how.check()?;
+        if manifest.data_stamp.is_some() {
+            // From its stamp on every change shows. One from before it shows nowhere but in the bytes.
+            let wanted = Wanted { folder: temporary.path(), key, reference: None };
+            if let Err(Doubt::Bad(why)) = entry::open(&wanted, Depth::Data, &Memo::none(), self.how.threads) {
+                self.how.notice(format!("somebody wrote to the entry while it was built ({why}); building privately"));
+                return self.build_privately();
+            }
+        }
         let folder = entry::path(cache, key);
         let good = || Ok(self.look_up(cache, key, Tell::Nothing)?.is_some());
         let state = match publish(&temporary, &folder, cache, key, good)? {

@@ -33,6 +33,45 @@ fn flip(path: &Path, at: u64) {
 }
 
 #[test]
+fn who_writes_to_an_entry_while_it_is_built_gets_no_byte_into_a_run_or_the_cache() {
+    let b = Bench::new();
+    let mut hits = 0;
+    for round in 0..10 {
+        let want = lines(300 + round, 9000);
+        let request = b.request(&b.file("d.jsonl", &jsonl(&want)));
+        let built = AtomicBool::new(false);
+        let opened = std::thread::scope(|scope| {
+            // A byte of what is written first, its time put back at once.
+            let writer = scope.spawn(|| {
+                let mut hit = false;
+                while !built.load(Ordering::Relaxed) && !hit {
+                    let folders = fs::read_dir(b.cache()).into_iter().flatten().flatten().map(|e| e.path());
+                    let data = folders.filter(|p| p.to_string_lossy().contains(".tmp.")).map(|p| p.join("dataset.dat"));
+                    for file in data.filter_map(|path| File::options().read(true).write(true).open(path).ok()) {
+                        let meta = file.metadata().unwrap();
+                        let mut byte = [0];
+                        if meta.len() > 5000 && file.read_exact_at(&mut byte, 5000).is_ok() {
+                            hit = file.write_all_at(&[byte[0] ^ 1], 5000).is_ok();
+                            let _ = file.set_modified(meta.modified().unwrap());
+                        }
+                    }
+                }
+                hit
+            });
+            let opened = open(&request).unwrap();
+            built.store(true, Ordering::Relaxed);
+            hits += u32::from(writer.join().unwrap());
+            opened
+        });
+        assert!(bodies(&opened.view) == want, "round {round}: {:?}", opened.state);
+        drop(opened);
+        assert!(bodies(&open(&request).unwrap().view) == want, "round {round}");
+        assert_eq!(problems(&b), Vec::<String>::new());
+    }
+    assert!(hits > 0, "nothing was written to in time");
+}
+
+#[test]
 fn any_damage_to_an_entry_is_a_miss_that_heals() {
     let b = Bench::new();
     let want = lines(200, 1500);
