@@ -241,11 +241,9 @@ impl<I: Io> Worker<'_, I> {
         self.begin_close(conn);
     }
 
-    /// Puts an open connection among the idle ones.
+    /// An idle connection is used until shortly before the server's time to keep it is over, as far as the server told one.
     #[inline]
-    pub(super) fn list_idle(&mut self, conn: ConnId) {
-        let c = &mut self.conns[conn.index()];
-        c.state = State::Idle;
+    fn idle_until_kept(&mut self, conn: ConnId) {
         // The server's own clock began before `dispatched` at the latest.
         let until = match self.trips[conn.index()].keep_ns {
             u64::MAX => Nanos::NONE,
@@ -253,6 +251,15 @@ impl<I: Io> Worker<'_, I> {
         };
         self.deadlines[conn.index()] = until;
         self.next_sweep = self.next_sweep.min(until);
+    }
+
+    /// Puts an open connection among the idle ones.
+    #[inline]
+    pub(super) fn list_idle(&mut self, conn: ConnId) {
+        let c = &mut self.conns[conn.index()];
+        c.state = State::Idle;
+        self.idle_until_kept(conn);
+        let c = &mut self.conns[conn.index()];
         if !c.has(flag::LISTED) {
             c.set(flag::LISTED);
             let target = c.target;
@@ -298,7 +305,7 @@ impl<I: Io> Worker<'_, I> {
                 *held = conn.0;
                 c.marks |= mark::HELD;
                 c.state = State::Idle;
-                self.deadlines[conn.index()] = Nanos::NONE;
+                self.idle_until_kept(conn);
                 true
             }
             _ => false,
