@@ -146,8 +146,8 @@ const END_WITHIN: Duration = Duration::from_secs(3);
 /// Does `work`, and sets `cancel` once a signal asks for an end.
 pub fn interruptible<T>(cancel: &AtomicBool, work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
-    let _hold = signal::hold();
-    thread::scope(|scope| {
+    let hold = signal::hold();
+    let result = thread::scope(|scope| {
         let watcher = scope.spawn(|| {
             let mut asked: Option<Instant> = None;
             while !done.load(Ordering::Relaxed) {
@@ -166,7 +166,11 @@ pub fn interruptible<T>(cancel: &AtomicBool, work: impl FnOnce() -> T) -> T {
         done.store(true, Ordering::Relaxed);
         watcher.thread().unpark();
         result
-    })
+    });
+    drop(hold);
+    // A signal that came too late to be heard by the work: what is next may not hear it either.
+    signal::quit_now();
+    result
 }
 
 /// What the summary says about an opened dataset.

@@ -1,6 +1,7 @@
 //! `ringload run`: the main job, from flags to exit status.
 
 use std::{
+    cell::OnceCell,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -79,7 +80,7 @@ pub fn run(flags: &RunFlags, phases: &[PhaseFlags]) -> Result<u8> {
         terminal::say(&format!("warning: {note}"));
     }
     let source = Source::open(flags)?;
-    let once = Once { flags, phases, urls: &urls, options, placement, targets, source, judged };
+    let once = Once { flags, phases, urls: &urls, options, placement, targets, source, judged, hold: OnceCell::new() };
     if flags.load.dry_run {
         let server = once.server()?;
         for plan in once.plans(server.as_ref())? {
@@ -144,7 +145,17 @@ pub fn quietly(flags: &RunFlags) -> Result<Summary> {
     let judged = Judged { percentiles: Percentile::DEFAULT.to_vec(), ..Judged::default() };
     let placement = plan::place(&flags.load, Some(0))?;
     let source = Source::open(flags)?;
-    let once = Once { flags, phases: &[], urls: &urls, options, placement, targets: Vec::new(), source, judged };
+    let once = Once {
+        flags,
+        phases: &[],
+        urls: &urls,
+        options,
+        placement,
+        targets: Vec::new(),
+        source,
+        judged,
+        hold: OnceCell::new(),
+    };
     let (summary, ..) = once.run(None)?.pop().ok_or(Error::Interrupted)?;
     match signal::asked() {
         Some(_) => Err(Error::Interrupted),
@@ -179,6 +190,8 @@ struct Once<'a> {
     targets: Vec<Target>,
     source: Source,
     judged: Judged,
+    /// Taken when the first load begins: from then on there is something to report, to the last word of it.
+    hold: OnceCell<signal::Hold>,
 }
 
 impl Once<'_> {
@@ -245,8 +258,7 @@ impl Once<'_> {
             let seamless = self.phases.get(i + 1).is_some_and(|next| next.seamless);
             legs.push(engine::Phase { plan: plan.clone(), seamless, keep });
         }
-        // From here on there is something to report.
-        let _hold = signal::hold();
+        self.hold.get_or_init(signal::hold);
         let mut results = drive(self.flags, legs, &self.source)?;
         let counts = server.map(|s| s.running.stop());
         // The server does not tell phases apart: its counts, of all of them, stand with the last.

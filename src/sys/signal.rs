@@ -7,7 +7,7 @@
 use std::{
     sync::{
         OnceLock,
-        atomic::{AtomicU8, AtomicU32, Ordering},
+        atomic::{self, AtomicU8, AtomicU32, Ordering},
     },
     thread,
 };
@@ -44,7 +44,7 @@ impl Asked {
 
 /// Blocks the signals in the calling thread (and so in all that it starts) and waits for them in a thread of its own. `quit`
 /// says and tidies what there is to say and tidy before a signal ends the process outside any [`hold`]. A second signal ends
-/// it whatever is held. Call once, before any other thread.
+/// it whatever is held. To be called before any other thread; a second call does nothing.
 pub fn watch(quit: fn(Asked)) -> Result<()> {
     let mut set = SigSet::empty();
     set.add(Signal::SIGINT);
@@ -58,7 +58,9 @@ pub fn watch(quit: fn(Asked)) -> Result<()> {
         what,
         cure: "start the program from a shell that leaves SIGINT and SIGTERM alone".into(),
     };
-    let _ = QUIT.set(quit);
+    if QUIT.set(quit).is_err() {
+        return Ok(());
+    }
     set.thread_block().map_err(|errno| refused(errno.to_string()))?;
     let wait = move || {
         loop {
@@ -79,8 +81,10 @@ pub fn watch(quit: fn(Asked)) -> Result<()> {
     Ok(())
 }
 
-/// Ends the process for the signal that came. Returns when there was none.
+/// Ends the process for the signal that came. Returns when there was none. Called after a [`Hold`] was dropped it misses none:
+/// one that came while it was held is seen here, and one that comes later ends the process by itself.
 pub fn quit_now() {
+    atomic::fence(Ordering::SeqCst);
     if let (Some(asked), Some(quit)) = (asked(), QUIT.get()) {
         quit(asked);
         std::process::exit(i32::from(asked.exit_code()));
