@@ -106,6 +106,8 @@ class Attack:
         sink = Sink()
         process = self.start("run", sink.url(), "-f", path, "--format", "raw_payload", "-c", "1", "-t", "1", "--json", "--quiet", *args)
         out, err = process.communicate(timeout=60)
+        # Wakes the thread that accepts, which would keep the sink and all its bodies.
+        sink.listener.shutdown(socket.SHUT_RDWR)
         sink.listener.close()
         self.counts["replays"] += 1
         if may_refuse and process.returncode == 2 and "changed while it was read" in err:
