@@ -35,7 +35,6 @@ struct Built<'a> {
 ///
 /// Errors: as [`dataset::open`].
 pub fn build(flags: &BuildFlags) -> Result<u8> {
-    terminal::watch_signals()?;
     let request = dataset::request(&flags.dataset, &flags.shaping, &flags.cache, flags.seed, WhenFull::Fail)?;
     let opened = dataset::open(&request, flags.threads, flags.json)?;
     let text = if flags.json { json(&built(&opened)) } else { in_words(&opened) };
@@ -119,7 +118,6 @@ struct Shown<'a> {
 ///
 /// Errors: as [`dataset::open`]; a record that is not there.
 pub fn inspect(flags: &InspectFlags) -> Result<u8> {
-    terminal::watch_signals()?;
     let view = match entry_named(&flags.what, &flags.cache)? {
         Some((cache, entry)) => {
             if flags.record.is_none() {

@@ -104,7 +104,6 @@ fn with_threads<T>(work: impl FnOnce(&How<'_>) -> Result<T>) -> Result<T> {
             terminal::say(&text);
         }
     };
-    terminal::watch_signals()?;
     let how = How::new(cpu::allowed().len(), &cancel, &tell);
     dataset::interruptible(&cancel, || work(&how))
 }

@@ -22,7 +22,6 @@ use crate::{
 ///
 /// Errors: nothing of that name, records that are not there, bodies that the shape cannot carry.
 pub fn export(flags: &ExportFlags) -> Result<u8> {
-    terminal::watch_signals()?;
     let view = view(flags)?;
     let records = match &flags.records {
         None => view.ids().collect(),

@@ -35,6 +35,11 @@ use flags::{Cli, Command};
 /// Runs the command line to its exit status.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     signal::ignore_file_limit();
+    // Before any file is opened: one may be a pipe that nobody writes to.
+    if let Err(error) = terminal::watch_signals() {
+        terminal::say_error(&error);
+        return ExitCode::from(error.exit_code());
+    }
     let args: Vec<OsString> = args.into_iter().collect();
     let typed = args;
     let configured = match config::with_config(&typed, &command()) {

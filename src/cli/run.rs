@@ -422,7 +422,6 @@ struct Source {
 
 impl Source {
     fn open(flags: &RunFlags) -> Result<Self> {
-        terminal::watch_signals()?;
         let Some(path) = &flags.source.dataset else {
             let body = plan::inline_body(flags.source.body.as_deref(), flags.source.body_file.as_deref())?;
             let view = Arc::new(View::inline(body.as_deref().unwrap_or_default())?);

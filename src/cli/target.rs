@@ -19,7 +19,6 @@ pub fn target(flags: &TargetFlags) -> Result<u8> {
     }
     let options = target::Options::parse(query.trim_start_matches(['?', '&']))?;
     let listen = target::Listen::parse(&flags.listen)?;
-    terminal::watch_signals()?;
     // As many connections as the hard limit lets in; fewer are no error before they come.
     let (_, hard) = limit::open_files();
     let _ = limit::ensure_files(hard.saturating_sub(crate::data::limits::FILES_RESERVED));
