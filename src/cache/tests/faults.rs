@@ -1,4 +1,5 @@
 //! Everything that goes wrong with a cache, and that the run goes on: damage, races, dead builders, full and foreign folders.
+//! A long file: each fault is a test of its own, and together they are the list that a reader checks against.
 
 use std::{
     fs::{File, TryLockError},
