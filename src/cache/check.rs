@@ -2,7 +2,10 @@
 //! and written by one pass. Against damage, not against malice: the key is what names content.
 
 use std::{
+    fs::File,
+    io,
     ops::Range,
+    os::unix::fs::FileExt,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
@@ -69,22 +72,44 @@ pub fn of(bytes: &[u8]) -> u64 {
 
 /// The same sum over a part of a map, by so many threads. An error when the file changes under it.
 pub fn of_map(map: &Map, range: Range<u64>, threads: usize) -> Result<u64, Changed> {
-    let blocks = (range.end - range.start).div_ceil(BLOCK_BYTES as u64) as usize;
+    let sum_of =
+        |_: &mut Vec<u8>, block: Range<u64>| map.read(range.start + block.start..range.start + block.end, xxh3_64);
+    of_blocks(range.end - range.start, threads, &sum_of, || Changed)
+}
+
+/// The same sum over the first bytes of a file, read piece by piece: a map's pages would count as this process's memory.
+pub fn of_file(file: &File, bytes: u64, threads: usize) -> io::Result<u64> {
+    let sum_of = |buffer: &mut Vec<u8>, block: Range<u64>| {
+        buffer.resize((block.end - block.start) as usize, 0);
+        file.read_exact_at(buffer, block.start).map(|()| xxh3_64(buffer))
+    };
+    of_blocks(bytes, threads, &sum_of, || io::Error::other("a thread ended"))
+}
+
+/// The sum over all blocks, each summed by whichever thread comes to it, with a buffer that is the thread's own.
+fn of_blocks<E: Send>(
+    bytes: u64,
+    threads: usize,
+    sum_of: &(impl Fn(&mut Vec<u8>, Range<u64>) -> Result<u64, E> + Sync),
+    died: impl Fn() -> E,
+) -> Result<u64, E> {
+    let blocks = bytes.div_ceil(BLOCK_BYTES as u64) as usize;
     let next = AtomicUsize::new(0);
     let sums: Vec<AtomicU64> = (0..blocks).map(|_| AtomicU64::new(0)).collect();
     let work = || {
+        let mut buffer = Vec::new();
         loop {
             let k = next.fetch_add(1, Ordering::Relaxed);
             let Some(sum) = sums.get(k) else { return Ok(()) };
-            let start = range.start + k as u64 * BLOCK_BYTES as u64;
-            let end = (start + BLOCK_BYTES as u64).min(range.end);
-            sum.store(map.read(start..end, xxh3_64)?, Ordering::Relaxed);
+            let start = k as u64 * BLOCK_BYTES as u64;
+            let end = (start + BLOCK_BYTES as u64).min(bytes);
+            sum.store(sum_of(&mut buffer, start..end)?, Ordering::Relaxed);
         }
     };
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads.min(blocks)).map(|_| scope.spawn(work)).collect();
         let mine = work();
-        others.into_iter().fold(mine, |result, other| result.and(other.join().unwrap_or(Err(Changed))))
+        others.into_iter().fold(mine, |result, other| result.and(other.join().unwrap_or_else(|_| Err(died()))))
     })?;
     let mut all = Xxh3::new();
     for sum in &sums {
@@ -111,6 +136,10 @@ mod tests {
             assert_eq!(of_map(&map, 0..bytes.len() as u64, threads), Ok(want));
         }
         assert_eq!(of_map(&map, 5..5, 2), Ok(of(b"")));
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        assert_eq!(of_file(&file, bytes.len() as u64, 2).unwrap(), want);
+        assert!(of_file(&file, bytes.len() as u64 + 1, 2).is_err());
         let mut flipped = bytes;
         flipped[2 * BLOCK_BYTES] ^= 1;
         assert_ne!(of(&flipped), want);

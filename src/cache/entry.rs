@@ -65,8 +65,6 @@ impl From<&str> for Doubt {
 pub(super) enum Depth {
     /// All but the bytes of the bodies, which are believed when their file is as the builder left it.
     Index,
-    /// As [`Depth::Index`], and that the data file holds what the builder wrote.
-    Data,
     /// Everything.
     Bodies,
 }
@@ -117,7 +115,7 @@ pub(super) fn open(wanted: &Wanted<'_>, depth: Depth, memo: &Memo, threads: usiz
     // Nobody may have written between the look above and the map's own, from which on it sees changes by itself.
     let still =
         data_kept.ok().and_then(|file| stamp(&file)).filter(|now| Some(now) == stamps.as_ref().map(|(_, data)| data));
-    let large = manifest.index_bytes > ALWAYS_CHECKED_BYTES && depth != Depth::Bodies;
+    let large = manifest.index_bytes > ALWAYS_CHECKED_BYTES && depth == Depth::Index;
     let mut view = View::new(map, Arc::new(data_map), Some(manifest))?;
     agree(&view)?;
     view.keep_open(directory);
@@ -138,10 +136,6 @@ pub(super) fn open(wanted: &Wanted<'_>, depth: Depth, memo: &Memo, threads: usiz
     }
     if depth == Depth::Bodies {
         check_bodies(&view, threads)?;
-    } else if depth == Depth::Data {
-        if !view.data_is_whole(threads) {
-            return Err("dataset.dat is not what was written".into());
-        }
     } else if touched(&view, still.as_ref()) && (still.is_none() || !was_checked(Checked::Data)) {
         if !view.data_is_whole(threads) {
             return Err("dataset.dat is damaged".into());

@@ -16,6 +16,7 @@ use super::{
     How,
     body::{self, Asked, Bodies, Resources},
     build::{self, Work},
+    check,
     entry::{self, Depth, Doubt, Wanted},
     folder::{self, Temporary, Trust},
     input::{Input, Origin, Stamp},
@@ -369,11 +370,11 @@ impl Search<'_> {
         wrote.map_err(|e| Error::file("cannot write", &path(entry::MANIFEST), e))?;
         folder::sync(temporary.path())?;
         self.how.check()?;
-        if manifest.data_stamp.is_some() {
+        if let (Some((file, _)), Some(_)) = (&data, &manifest.data_stamp) {
             // From its stamp on every change shows. One from before it shows nowhere but in the bytes.
-            let wanted = Wanted { folder: temporary.path(), key, reference: None };
-            if let Err(Doubt::Bad(why)) = entry::open(&wanted, Depth::Data, &Memo::none(), self.how.threads) {
-                self.how.notice(format!("somebody wrote to the entry while it was built ({why}); building privately"));
+            let sum = check::of_file(file, manifest.data_bytes, self.how.threads);
+            if !sum.is_ok_and(|sum| format!("{sum:016x}") == manifest.data_check) {
+                self.how.notice("somebody wrote to the entry while it was built; building privately".into());
                 return self.build_privately();
             }
         }
