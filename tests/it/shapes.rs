@@ -429,6 +429,18 @@ fn an_interrupt_in_the_drain_of_a_phase_ends_the_run() {
     assert_eq!((all[0]["status"].as_str(), all[0]["ended_by"].as_str()), (Some("partial"), Some("interrupt")));
 }
 
+#[test]
+fn a_phase_that_cannot_be_leaves_no_folder_of_any() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::always(OK);
+    let phases = "[[phase]]\nname = \"a\"\nrequests = 1\n[[phase]]\nname = \"b\"\nschedule = true\n";
+    std::fs::write(dir.path().join("phases.toml"), phases).unwrap();
+    let out = ringload(dir.path(), &["run", &server.url(), "-b", "{}", "--config", "phases.toml", "-o", "out"]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(2) && said.contains("phase b"), "{said}");
+    assert!(!dir.path().join("out").exists() && server.requests().is_empty());
+}
+
 /// Starts the program, sends SIGINT once a condition holds, and returns its exit status and stdout.
 fn interrupted(dir: &Path, args: &[&str], ready: impl Fn() -> bool) -> (i32, Vec<u8>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_ringload"))
